@@ -1,0 +1,37 @@
+//! One shard, and the set of shards: tasks, timers, run queues.
+//!
+//! A runtime has a *shard* for each CPU it uses: one pinned thread with its own ring, run
+//! queues and timers. A task lives and dies on the shard it was spawned on, so its future
+//! need not be `Send`, and nothing it touches is locked. Tasks that a completion has woken
+//! run before all others (M1).
+//!
+//! Most programs use the crate `roundel`, which has files and sockets besides.
+
+mod affinity;
+mod atomics;
+mod builder;
+mod current;
+mod handle;
+mod inbox;
+mod join;
+mod metrics;
+mod run_queue;
+mod runtime;
+mod shard;
+mod spawn;
+pub mod sync;
+mod task;
+pub mod time;
+mod timers;
+
+pub use affinity::Cores;
+pub use builder::Builder;
+pub use handle::{Handle, ShardMetrics};
+pub use join::{AbortHandle, Id, JoinError, JoinHandle, SendJoinHandle};
+pub use metrics::Snapshot;
+pub use roundel_reactor::RingMode;
+pub use run_queue::CompletionShare;
+#[doc(hidden)]
+pub use runtime::start_or_exit;
+pub use runtime::{Report, Runtime, ShutdownReport};
+pub use spawn::{on_each_shard, shard, spawn, spawn_any, spawn_blocking, spawn_on, yield_now};

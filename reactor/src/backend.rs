@@ -1,0 +1,107 @@
+//! The seam between the reactor and whatever executes its operations.
+//!
+//! A backend takes 64-byte entries in order, executes them, and gives one completion for
+//! each (a multishot one: several, all but the last with [`Completion::more`]). The
+//! kernel's rings are one implementation ([`ring`](crate::ring)), the scripted backend of
+//! the tests another. The reactor above knows the difference in nothing but speed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::entry::Entry;
+
+/// How many completions are taken off a ring in one go (M5).
+pub const BATCH: usize = 32;
+
+/// How long [`Backend::enter`] may block for a first completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// At most so long.
+    AtMost(Duration),
+    /// As long as it takes.
+    Forever,
+}
+
+/// What the kernel says of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The entry's number.
+    pub user_data: u64,
+    /// The result: not negative, or a negated errno.
+    pub result: i32,
+    /// `IORING_CQE_F_*`
+    pub flags: u32,
+}
+
+/// `IORING_CQE_F_MORE`
+pub(crate) const MORE: u32 = 1 << 1;
+
+impl Completion {
+    /// Whether the same entry will complete again.
+    pub fn more(&self) -> bool {
+        self.flags & MORE != 0
+    }
+
+    /// The result as std has it.
+    ///
+    /// # Errors
+    ///
+    /// The errno the kernel returned.
+    pub fn into_result(self) -> io::Result<u32> {
+        u32::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
+    }
+}
+
+/// Resources registered with a backend, so that entries can name them by number.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Register<'a> {
+    /// A table of descriptors; -1 leaves a place empty.
+    Files(&'a [RawFd]),
+    /// Gives the table up.
+    NoFiles,
+}
+
+/// Executes entries. Owned by one reactor, used on one thread (M7).
+pub trait Backend {
+    /// Takes entries off the front of `staged`, as many as there is room for, and starts
+    /// them; then waits for a first completion as `wait` says. With entries left over it
+    /// does not wait for completions, since the caller has to reap and come back.
+    ///
+    /// An interrupted or timed-out wait is no error.
+    ///
+    /// # Errors
+    ///
+    /// Only what leaves the backend unusable.
+    fn enter(&mut self, staged: &mut VecDeque<Entry>, wait: Wait) -> io::Result<()>;
+
+    /// Whether [`reap`](Self::reap) would find something; a look at memory.
+    fn ready(&self) -> bool;
+
+    /// Appends visible completions to `batch`, at most [`BATCH`] of them, and frees their
+    /// places. Returns whether there may be more.
+    fn reap(&mut self, batch: &mut Vec<Completion>) -> bool;
+
+    /// Registers resources, or gives them up.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, or `Unsupported`.
+    fn register(&mut self, resources: Register<'_>) -> io::Result<()>;
+
+    /// How often the kernel has been entered, and how often a sleeping poller was woken.
+    fn crossings(&self) -> Crossings;
+}
+
+/// How often a backend crossed into the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Crossings {
+    /// Calls of `io_uring_enter(2)`.
+    pub enters: u64,
+    /// Those of them that woke a kernel poller which had gone to sleep.
+    pub poller_wakes: u64,
+}

@@ -1,0 +1,6 @@
+//! A function that takes arguments.
+
+#[roundel::main]
+async fn main(arguments: Vec<String>) {
+    println!("{arguments:?}");
+}

@@ -1,0 +1,4 @@
+//! A key without its value.
+
+#[roundel::main(cores)]
+async fn main() {}

@@ -1,0 +1,6 @@
+//! An item that is no function.
+
+#[roundel::main]
+struct Main;
+
+fn main() {}

@@ -1,0 +1,4 @@
+//! A function without `async`.
+
+#[roundel::main]
+fn main() {}

@@ -1,0 +1,7 @@
+//! The standard test attribute beside ours.
+
+#[roundel::test]
+#[test]
+async fn works() {}
+
+fn main() {}

@@ -1,0 +1,4 @@
+//! A key that does not exist.
+
+#[roundel::main(threads = 4)]
+async fn main() {}
