@@ -110,6 +110,7 @@ const UNSAFE: &[&str] = &[
     "reactor/src/buf.rs",
     "reactor/src/entry.rs",
     "reactor/src/fd.rs",
+    "reactor/src/flow.rs",
     "reactor/src/limits.rs",
     "reactor/src/multishot.rs",
     "reactor/src/notify.rs",
@@ -147,6 +148,7 @@ const NAMED_IN: &[(&str, &[&str])] = &[
         "io_uring",
         &[
             "reactor/src/entry.rs",
+            "reactor/src/lifecycle.rs",
             "reactor/src/notify.rs",
             "reactor/src/ops/*.rs",
             "reactor/src/reactor.rs",
@@ -160,6 +162,7 @@ const NAMED_IN: &[(&str, &[&str])] = &[
             "reactor/src/backend.rs",
             "reactor/src/entry.rs",
             "reactor/src/fd.rs",
+            "reactor/src/lifecycle.rs",
             "reactor/src/limits.rs",
             "reactor/src/notify.rs",
             "reactor/src/op.rs",
@@ -179,7 +182,7 @@ const NAMED_IN: &[(&str, &[&str])] = &[
     (
         "rustix",
         &[
-            "blocking-pool/src/ordinary.rs",
+            "blocking-pool/src/thread.rs",
             "executor/src/affinity.rs",
             "fs/src/",
             "net/src/",

@@ -335,7 +335,8 @@ impl From<OwnedFd> for File {
     /// Takes a descriptor over.
     fn from(fd: OwnedFd) -> File {
         // It fails for descriptors that are not open, which an owned one is.
-        let appends = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND));
+        let appends =
+            rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND));
         File::new(fd, appends)
     }
 }

@@ -21,7 +21,10 @@ impl Metadata {
     }
 
     /// Length in bytes; 0 where it is not known, as of the files in `/proc`.
-    #[allow(clippy::len_without_is_empty, reason = "std's name; a file is no collection")]
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "std's name; a file is no collection"
+    )]
     pub fn len(&self) -> u64 {
         self.0.size()
     }

@@ -83,7 +83,11 @@ mod tests {
             error.to_string(),
             "open \"/x\": No such file or directory (os error 2)"
         );
-        let inner = error.get_ref().unwrap().downcast_ref::<PathError>().unwrap();
+        let inner = error
+            .get_ref()
+            .unwrap()
+            .downcast_ref::<PathError>()
+            .unwrap();
         assert_eq!(inner.raw_os_error(), Some(2));
         assert_eq!((inner.operation(), inner.path()), ("open", Path::new("/x")));
         let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();

@@ -250,11 +250,7 @@ impl Writer {
     }
 
     /// Writes once; the turn ends with the operation if nobody waits for it any more.
-    async fn write_some<B: IoBuf>(
-        &self,
-        buf: B,
-        turn: Turn,
-    ) -> (BufResult<usize, B>, Turn) {
+    async fn write_some<B: IoBuf>(&self, buf: B, turn: Turn) -> (BufResult<usize, B>, Turn) {
         // The position is nobody else's to move while we have the turn.
         let checked = check_range(self.position.get(), buf.bytes_init());
         match checked.and_then(|()| self.fd.hold()) {

@@ -17,7 +17,9 @@ pub(crate) fn check_range(offset: u64, len: usize) -> io::Result<()> {
                 .to_owned(),
         ));
     }
-    let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
+    let end = u64::try_from(len)
+        .ok()
+        .and_then(|len| offset.checked_add(len));
     match end {
         Some(end) if end <= OFFSET_MAX => Ok(()),
         _ => Err(invalid_input(format!(

@@ -35,7 +35,9 @@ async fn read_file(file: &File) -> io::Result<Vec<u8>> {
     let mut buf = Vec::new();
     if size > 0 {
         // A byte more, so that the end shows without a larger buffer.
-        let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_add(1);
+        let room = usize::try_from(size)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
         buf.try_reserve_exact(room)
             .map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
     }

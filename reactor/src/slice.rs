@@ -6,8 +6,9 @@ use crate::buf::{IoBuf, IoBufMut};
 /// A part of a buffer that can be lent in place of the whole; made by
 /// [`IoBuf::slice`] and [`IoBufMut::slice_mut`].
 ///
-/// After a read into it, the slice names exactly the bytes that were read, while the
-/// buffer within keeps what stood before and behind them; its length only grows.
+/// After a read into it, its initialised bytes are exactly those that were read, and its
+/// capacity is what it was, so it can be read into again. The buffer within keeps what
+/// stood before and behind them; its length only grows.
 ///
 /// ```
 /// use roundel_reactor::{IoBuf, IoBufMut};
@@ -21,12 +22,19 @@ pub struct Slice<B> {
     buf: B,
     begin: usize,
     end: usize,
+    /// Where the bytes that were read into it end, once there was a read.
+    filled: Option<usize>,
 }
 
 impl<B> Slice<B> {
     /// `begin..end` was checked against the buffer by the caller.
     pub(crate) fn new(buf: B, begin: usize, end: usize) -> Self {
-        Slice { buf, begin, end }
+        Slice {
+            buf,
+            begin,
+            end,
+            filled: None,
+        }
     }
 
     /// Where the part begins in the whole.
@@ -52,9 +60,8 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
         self.buf.stable_ptr().wrapping_add(self.begin)
     }
     fn bytes_init(&self) -> usize {
-        self.end
-            .min(self.buf.bytes_init())
-            .saturating_sub(self.begin)
+        let end = self.filled.unwrap_or(self.end);
+        end.min(self.buf.bytes_init()).saturating_sub(self.begin)
     }
 }
 
@@ -67,11 +74,33 @@ unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
         self.end - self.begin
     }
     unsafe fn set_init(&mut self, count: usize) {
-        self.end = self.begin + count;
-        if self.buf.bytes_init() < self.end {
+        let filled = self.begin + count;
+        self.filled = Some(filled);
+        if self.buf.bytes_init() < filled {
             // SAFETY: the bytes before `begin` are initialised (a slice may not begin
             // behind them), the `count` behind `begin` by our caller's promise.
-            unsafe { self.buf.set_init(self.end) }
+            unsafe { self.buf.set_init(filled) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A short read leaves room for the next one, also in a part of a part whose end was
+    /// never initialised.
+    #[test]
+    fn a_short_read_keeps_the_capacity() {
+        let mut buf = Vec::with_capacity(16);
+        buf.extend_from_slice(b"head");
+        let mut part = buf.slice_mut(4..12);
+        assert_eq!(part.fill_from(b"ab"), 2);
+        assert_eq!((part.as_bytes(), part.bytes_total()), (b"ab".as_slice(), 8));
+        let mut rest = part.slice_mut(2..);
+        assert_eq!(rest.fill_from(b"cdefghij"), 6);
+        let part = rest.into_inner();
+        assert_eq!(part.as_bytes(), b"abcdefgh");
+        assert_eq!(part.into_inner(), b"headabcdefgh");
     }
 }

@@ -12,17 +12,17 @@ pub(crate) async fn try_each<T>(
     what: &str,
     mut attempt: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut last = io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("{what}: the name has no addresses"),
-    );
+    let mut last = None;
     for addr in addr.to_socket_addrs()? {
         match attempt(addr).await {
             Ok(done) => return Ok(done),
-            Err(error) => last = naming(&error, what, addr),
+            Err(error) => last = Some(naming(&error, what, addr)),
         }
     }
-    Err(last)
+    Err(last.unwrap_or_else(|| {
+        let text = format!("{what}: the name has no addresses");
+        io::Error::new(io::ErrorKind::InvalidInput, text)
+    }))
 }
 
 /// The same error, of the same kind, with the address in its text.

@@ -129,6 +129,8 @@ impl State {
                     return Poll::Ready(Some(Ok(arrival)));
                 }
                 Err(error) if died_before_it_was_taken(&error) => {}
+                // Another accept found the same shortage, which was reported already.
+                Err(error) if is_shortage(&error) && self.backoff.is_running() => {}
                 Err(error) => {
                     if is_shortage(&error) {
                         self.backoff.start();
@@ -156,7 +158,11 @@ impl State {
             }
             waiting = true;
         }
-        if waiting { Poll::Pending } else { Poll::Ready(None) }
+        if waiting {
+            Poll::Pending
+        } else {
+            Poll::Ready(None)
+        }
     }
 
     fn arm(&mut self, hold: FdHold, ask: Ask) {

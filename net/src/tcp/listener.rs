@@ -97,8 +97,8 @@ impl TcpListener {
     }
 
     /// Takes over a listening socket of std's, and makes it blocking, as the ring needs it:
-    /// on a non-blocking one every accept without a client would fail with `WouldBlock`.
-    /// The flag is shared with clones of the socket; do not set it again through one.
+    /// on a non-blocking one an accept may fail with `WouldBlock` where it should wait. The
+    /// flag is shared with clones of the socket; do not set it again through one.
     ///
     /// # Errors
     ///

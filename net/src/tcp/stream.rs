@@ -73,8 +73,8 @@ impl TcpStream {
     }
 
     /// Takes over a connection of std's, and makes it blocking, as the ring needs it: on a
-    /// non-blocking one a read without data would fail with `WouldBlock`. The flag is
-    /// shared with clones of the stream; do not set it again through one.
+    /// non-blocking one operations may fail with `WouldBlock` where they should wait. The
+    /// flag is shared with clones of the stream; do not set it again through one.
     ///
     /// # Errors
     ///
@@ -169,9 +169,6 @@ impl TcpStream {
     /// Linux 5.6+). Reads and writes that were waiting end with an error; later calls fail
     /// with `NotConnected`. To let writes finish, [`shutdown`](Self::shutdown) writing
     /// first. Dropping the stream closes, too, but without a report.
-    ///
-    /// It waits for the reads and writes of other tasks to be polled once more: do not hold
-    /// one without polling it while you wait here.
     ///
     /// Dropping this future leaves the stream unusable; it is closed when it is dropped.
     ///

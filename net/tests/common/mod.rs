@@ -18,6 +18,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs the test in the modes Defer and SqPoll. Afterwards no operation has a slot, and the
 /// process has as many descriptors as before.
+#[allow(dead_code, reason = "not every test file uses it")]
 pub fn in_each_mode(test: impl AsyncFn()) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for mode in [RingMode::Defer, RingMode::SqPoll] {
@@ -37,17 +38,29 @@ fn in_mode(mode: RingMode, test: &impl AsyncFn()) {
         block_on(&reactor, test());
         let until = Instant::now() + LONG;
         while reactor.in_flight() + reactor.staged() > 0 {
-            assert!(Instant::now() < until, "{mode:?}: an operation does not end");
-            reactor.enter(Wait::AtMost(Duration::from_millis(10))).unwrap();
+            assert!(
+                Instant::now() < until,
+                "{mode:?}: an operation does not end"
+            );
+            reactor
+                .enter(Wait::AtMost(Duration::from_millis(10)))
+                .unwrap();
             reactor.reap();
         }
         assert_eq!(reactor.slots(), 0, "{mode:?}: completions that nobody took");
     }
-    assert!(reactor.counters().snapshot().completed > 0, "{mode:?} was used");
+    assert!(
+        reactor.counters().snapshot().completed > 0,
+        "{mode:?} was used"
+    );
     // A client's thread may be about to close its socket.
     let until = Instant::now() + LONG;
     while descriptors() != before {
-        assert!(Instant::now() < until, "{mode:?}: {before} descriptors became {}", descriptors());
+        assert!(
+            Instant::now() < until,
+            "{mode:?}: {before} descriptors became {}",
+            descriptors()
+        );
         std::thread::yield_now();
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 
 use crate::backend::Completion;
 use crate::block::Block;
@@ -226,6 +226,10 @@ unsafe impl Operation for Truncate {
 }
 
 /// Opens a file. Linux 5.6+. The descriptor is close-on-exec.
+///
+/// It runs on a worker of the kernel's. Tried at once, the kernel would open with
+/// `O_NONBLOCK`: a FIFO would then open to be read before it has a writer, and read as if
+/// it had ended, and fail to be opened to be written (`ENXIO`) before it has a reader.
 pub struct OpenAt {
     path: PathArg,
     flags: i32,
@@ -249,7 +253,8 @@ unsafe impl Operation for OpenAt {
             opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), self.path.as_ptr())
                 .flags(self.flags | libc::O_CLOEXEC)
                 .mode(self.mode)
-                .build(),
+                .build()
+                .flags(squeue::Flags::ASYNC),
         )
     }
 
