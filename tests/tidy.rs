@@ -120,6 +120,8 @@ const UNSAFE: &[&str] = &[
     "reactor/src/slice.rs",
     "testing/src/*.rs",
     "tests/",
+    "reactor/tests/",
+    "net/tests/allocations.rs",
 ];
 
 /// Where an outside crate may be named, so that one file, or few, could replace it.

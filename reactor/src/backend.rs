@@ -79,8 +79,13 @@ pub trait Backend {
     /// Only what leaves the backend unusable.
     fn enter(&mut self, staged: &mut VecDeque<Entry>, wait: Wait) -> io::Result<()>;
 
-    /// Whether [`reap`](Self::reap) would find something; a look at memory.
+    /// Whether completions wait, perhaps for an [`enter`](Self::enter); a look at memory.
     fn ready(&self) -> bool;
+
+    /// Whether this process may use it: a forked child has a copy of what is its parent's.
+    fn is_usable(&self) -> bool {
+        true
+    }
 
     /// Appends visible completions to `batch`, at most [`BATCH`] of them, and frees their
     /// places. Returns whether there may be more.

@@ -55,7 +55,12 @@ fn with<R>(f: impl FnOnce(&Rc<Reactor>) -> R) -> Option<R> {
     CURRENT.with(|current| current.borrow().as_ref().map(f))
 }
 
-fn expect_current() -> Rc<Reactor> {
+/// This thread's reactor.
+///
+/// # Panics
+///
+/// If no shard runs on this thread.
+pub(crate) fn expect_current() -> Rc<Reactor> {
     with(Rc::clone)
         .expect("no shard runs on this thread: call this inside `Runtime::block_on` or a task")
 }
@@ -82,11 +87,6 @@ pub fn submit_multishot<T: MultishotOperation>(operation: T) -> Multishot<T> {
 /// Whether a shard runs on this thread.
 pub fn is_entered() -> bool {
     with(|_| ()).is_some()
-}
-
-/// Cancels everything in flight on a descriptor.
-pub(crate) fn cancel_descriptor(fd: RawFd) {
-    let _ = with(|reactor| reactor.cancel_descriptor(fd));
 }
 
 /// Closes a descriptor through this thread's ring; false if there is none that runs.

@@ -13,6 +13,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::task::{Poll, ready};
 
 use crate::block::Shared;
 use crate::current;
@@ -30,8 +31,8 @@ pub struct FdHold(Shared<State>);
 
 struct State {
     fd: RawFd,
-    handles: Cell<u32>,
-    operations: Cell<u32>,
+    handles: Cell<usize>,
+    operations: Cell<usize>,
     phase: Cell<Phase>,
     /// Whoever closes, until the operations are over.
     closers: Waiters,
@@ -78,6 +79,10 @@ impl SharedFd {
     ///
     /// The kernel's; `NotConnected` if somebody else closed it.
     ///
+    /// # Panics
+    ///
+    /// If no shard runs on this thread.
+    ///
     /// Dropping this future leaves the descriptor unusable; it is closed with its last
     /// handle.
     pub async fn close(&self) -> io::Result<()> {
@@ -85,27 +90,35 @@ impl SharedFd {
         if state.phase.get() != Phase::Open {
             return Err(closed());
         }
+        let reactor = current::expect_current();
         state.phase.set(Phase::Closing);
+        let submitted = if state.operations.get() > 0 {
+            reactor.cancel_descriptor(state.fd)
+        } else {
+            Vec::new()
+        };
         let mut leaving = Leaving { state, key: None };
-        if state.operations.get() > 0 {
-            current::cancel_descriptor(state.fd);
-        }
         poll_fn(|cx| {
-            if state.operations.get() == 0 {
-                return std::task::Poll::Ready(());
-            }
-            while state.closers.poll_wait(&mut leaving.key, cx).is_ready() {
-                // Woken for one operation's end: there may be more.
-                if state.operations.get() == 0 {
-                    return std::task::Poll::Ready(());
+            // Ends: each round but the first follows the end of a hold.
+            loop {
+                let unclaimed = ready!(reactor.poll_unclaimed(&submitted, cx));
+                // An operation that is over keeps its hold until its task takes the result,
+                // which may be long after; the kernel has nothing of it.
+                if state.operations.get() <= unclaimed || reactor.has_ended() {
+                    return Poll::Ready(());
                 }
+                let _ = ready!(state.closers.poll_wait(&mut leaving.key, cx));
             }
-            std::task::Poll::Pending
         })
         .await;
         drop(leaving);
+        reactor.detach(&submitted);
         state.phase.set(Phase::Closed);
-        current::submit(Close::new(state.fd)).await
+        match reactor.submit(Close::new(state.fd)).await {
+            // Linux has freed the number by then.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            closed => closed,
+        }
     }
 
     /// The descriptor for a synchronous call.
@@ -150,9 +163,7 @@ impl Drop for SharedFd {
 impl Drop for FdHold {
     fn drop(&mut self) {
         self.0.operations.set(self.0.operations.get() - 1);
-        if self.0.operations.get() == 0 {
-            self.0.closers.wake_all();
-        }
+        self.0.closers.wake_all();
         self.0.close_if_last();
     }
 }

@@ -13,13 +13,15 @@
 //!
 //! A slot is named by a [`Key`]: its place and a generation. The key travels through the
 //! kernel as the entry's number, so a completion can be told from one of the place's
-//! former tenant. Transitions return what is to be done; the reactor does it after its
-//! borrow has ended.
+//! former tenant. Transitions return what is to be done, and the wakers to be let go; the
+//! reactor does it after its borrow has ended, since a waker's clone, call and drop are
+//! foreign code.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::task::Waker;
 
+use io_uring::opcode;
 use slab::Slab;
 
 use crate::backend::Completion;
@@ -28,7 +30,7 @@ use crate::backend::Completion;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     place: u32,
-    /// Below `1 << 31`: numbers with the top bit set are the reactor's own.
+    /// Below `1 << 30`: numbers with one of the two top bits set are the reactor's own.
     generation: u32,
 }
 
@@ -37,7 +39,7 @@ impl Key {
         u64::from(self.generation) << 32 | u64::from(self.place)
     }
 
-    fn from_user_data(user_data: u64) -> Self {
+    pub(crate) fn from_user_data(user_data: u64) -> Self {
         Key {
             place: user_data as u32,
             generation: (user_data >> 32) as u32,
@@ -74,7 +76,10 @@ pub(crate) enum Abandoned {
 /// What a poll finds.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
+    /// Nothing yet, and this waker is kept already.
     Pending,
+    /// Nothing yet: a clone of the waker is to be kept with [`Slots::keep_waker`].
+    NewWaker,
     /// The one completion; the slot is free.
     Ready(Completion),
     /// One of many; the slot stays.
@@ -98,9 +103,30 @@ struct Slot<O> {
     generation: u32,
     opcode: u8,
     fd: RawFd,
-    /// A cancel was asked for, so an interruption is an end and not a reason to try again.
-    cancelled: bool,
+    /// When its entry was staged, as a place in the line of all entries ever staged.
+    staged_at: u64,
+    /// An interruption is a reason to try again. Not so once a cancel was asked for, and not
+    /// for a close: the number is free by then, and may be another's.
+    restarts: bool,
+    /// Whoever closes the descriptor, and waits for the last completion.
+    closer: Option<Waker>,
     state: State<O>,
+}
+
+impl<O> Slot<O> {
+    fn key(&self, place: usize) -> Key {
+        Key {
+            place: u32::try_from(place).expect("fewer than 4 billion operations fit in memory"),
+            generation: self.generation,
+        }
+    }
+
+    fn is_in_flight(&self) -> bool {
+        !matches!(
+            self.state,
+            State::Completed(_) | State::Many { ended: true, .. }
+        )
+    }
 }
 
 /// All operations in flight, and those whose completion nobody took yet.
@@ -109,6 +135,9 @@ pub(crate) struct Slots<O> {
     generation: u32,
     in_flight: usize,
 }
+
+/// The result of an operation that did nothing because a signal came.
+const INTERRUPTED: i32 = -libc::EINTR;
 
 /// Places kept after a burst; beyond it an empty table gives its memory back.
 const PLACES_KEPT: usize = 4096;
@@ -123,8 +152,8 @@ impl<O> Slots<O> {
     }
 
     /// A place for a new operation (1). `many`: it completes more than once.
-    pub(crate) fn insert(&mut self, opcode: u8, fd: RawFd, many: bool) -> Key {
-        self.generation = (self.generation + 1) & 0x7fff_ffff;
+    pub(crate) fn insert(&mut self, opcode: u8, fd: RawFd, many: bool, staged_at: u64) -> Key {
+        self.generation = (self.generation + 1) & 0x3fff_ffff;
         self.in_flight += 1;
         let state = if many {
             State::Many {
@@ -139,7 +168,9 @@ impl<O> Slots<O> {
             generation: self.generation,
             opcode,
             fd,
-            cancelled: false,
+            staged_at,
+            restarts: opcode != opcode::Close::CODE,
+            closer: None,
             state,
         });
         Key {
@@ -158,14 +189,16 @@ impl<O> Slots<O> {
         self.slab.len()
     }
 
-    /// Stores a completion (2, 6).
-    pub(crate) fn complete(&mut self, completion: Completion) -> Action<O> {
+    /// Stores a completion (2, 6). Returns, besides, the waker of whoever closes the
+    /// descriptor and waited for this.
+    pub(crate) fn complete(&mut self, completion: Completion) -> (Action<O>, Option<Waker>) {
         let key = Key::from_user_data(completion.user_data);
         let more = completion.more();
         let Some(slot) = self.get_mut(key) else {
             debug_assert!(false, "stale completion {completion:?}");
-            return Action::Nothing;
+            return (Action::Nothing, None);
         };
+        let closer = if more { None } else { slot.closer.take() };
         let action = match &mut slot.state {
             State::InFlight(waker) => {
                 debug_assert!(!more, "{completion:?} announces more of a single operation");
@@ -201,23 +234,27 @@ impl<O> Slots<O> {
             }
             State::Completed(_) => {
                 debug_assert!(false, "{completion:?} completes an operation again");
-                return Action::Nothing;
+                return (Action::Nothing, closer);
             }
         };
         if !more {
             self.in_flight -= 1;
         }
-        action
+        (action, closer)
     }
 
-    /// The next completion, or a place for the waker: the last one polled with counts (3).
+    /// The next completion (3), or whether the waker has to be kept.
     pub(crate) fn poll(&mut self, key: Key, waker: &Waker) -> Polled {
         let slot = self
             .get_mut(key)
             .expect("a future's slot lives as long as the future");
-        let stored = match &mut slot.state {
+        let kept = match &mut slot.state {
             State::Completed(completion) => {
-                let completion = *completion;
+                let mut completion = *completion;
+                if completion.result == INTERRUPTED && slot.opcode != opcode::Close::CODE {
+                    // Not started again: what interrupted it was a cancel.
+                    completion.result = -libc::ECANCELED;
+                }
                 let _ = self.remove(key);
                 return Polled::Ready(completion);
             }
@@ -237,11 +274,27 @@ impl<O> Slots<O> {
             State::InFlight(waker) => waker,
             State::Orphaned(..) => unreachable!("an orphan has no future that could poll it"),
         };
-        match stored {
-            Some(stored) => stored.clone_from(waker),
-            None => *stored = Some(waker.clone()),
+        match kept {
+            Some(kept) if kept.will_wake(waker) => Polled::Pending,
+            _ => Polled::NewWaker,
         }
-        Polled::Pending
+    }
+
+    /// Keeps a waker: that of the last poll counts. Returns the one to be let go.
+    pub(crate) fn keep_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
+        match self.get_mut(key).map(|slot| &mut slot.state) {
+            Some(State::InFlight(kept) | State::Many { waker: kept, .. }) => kept.replace(waker),
+            _ => Some(waker),
+        }
+    }
+
+    /// Keeps the waker of whoever closes the descriptor until the last completion. Returns the
+    /// one to be let go.
+    pub(crate) fn keep_closer(&mut self, key: Key, closer: Waker) -> Option<Waker> {
+        match self.get_mut(key) {
+            Some(slot) => slot.closer.replace(closer),
+            None => Some(closer),
+        }
     }
 
     /// Whether a poll would find something.
@@ -261,22 +314,28 @@ impl<O> Slots<O> {
         }
     }
 
-    /// An operation that completed with `interrupted`, the result of one that did nothing
-    /// because a signal came, is in flight again in its own slot, and its entry has to be
-    /// staged once more. One that was cancelled ends instead.
-    pub(crate) fn restart(&mut self, key: Key, interrupted: i32) -> bool {
-        let Some(slot) = self.get_mut(key) else {
+    /// Whether an operation did nothing, because a signal came, and is to be tried again.
+    pub(crate) fn is_interrupted(&self, key: Key) -> bool {
+        let Some(slot) = self.slab.get(key.place as usize) else {
             return false;
         };
-        let State::Completed(completion) = &slot.state else {
-            return false;
-        };
-        let again = completion.result == interrupted && !slot.cancelled;
-        if again {
-            slot.state = State::InFlight(None);
-            self.in_flight += 1;
-        }
-        again
+        matches!(slot.state, State::Completed(completion) if completion.result == INTERRUPTED)
+            && slot.restarts
+    }
+
+    /// An interrupted operation is in flight again in its own slot.
+    pub(crate) fn restart(&mut self, key: Key, staged_at: u64) {
+        let slot = self
+            .get_mut(key)
+            .expect("the slot was just found interrupted");
+        slot.state = State::InFlight(None);
+        slot.staged_at = staged_at;
+        self.in_flight += 1;
+    }
+
+    /// When the operation's entry was staged.
+    pub(crate) fn staged_at(&self, key: Key) -> u64 {
+        self.slab[key.place as usize].staged_at
     }
 
     /// The future goes (4), or has to hand the operation over.
@@ -297,52 +356,70 @@ impl<O> Slots<O> {
         }
     }
 
-    /// The operation goes into its slot (5), after [`Abandoned::InFlight`].
-    pub(crate) fn orphan(&mut self, key: Key, orphan: O) {
+    /// The operation goes into its slot (5), after [`Abandoned::InFlight`]. Returns the waker
+    /// to be let go.
+    pub(crate) fn orphan(&mut self, key: Key, orphan: O) -> Option<Waker> {
         let slot = self
             .get_mut(key)
             .expect("the slot was just found in flight");
-        slot.cancelled = true;
-        let queue = match &mut slot.state {
-            State::Many { queue, .. } => Some(std::mem::take(queue)),
-            _ => None,
+        let (waker, queue) = match &mut slot.state {
+            State::InFlight(waker) => (waker.take(), None),
+            State::Many { waker, queue, .. } => (waker.take(), Some(std::mem::take(queue))),
+            State::Completed(_) | State::Orphaned(..) => {
+                unreachable!("the slot was just found in flight")
+            }
         };
         slot.state = State::Orphaned(orphan, queue);
+        waker
     }
 
-    /// An operation that never reached the kernel leaves its slot, with what it had queued.
-    pub(crate) fn withdraw(&mut self, key: Key) {
-        let _ = self.remove(key);
+    /// An operation that never reached the kernel leaves its slot. Returns the wakers to be
+    /// let go; a closer is told by the hold on the descriptor.
+    pub(crate) fn withdraw(&mut self, key: Key) -> [Option<Waker>; 2] {
+        let closer = self.get_mut(key).and_then(|slot| slot.closer.take());
         self.in_flight -= 1;
+        match self.remove(key) {
+            State::InFlight(waker) | State::Many { waker, .. } => [waker, closer],
+            State::Completed(_) | State::Orphaned(..) => [None, closer],
+        }
     }
 
     /// Notes that the operation is being cancelled.
     pub(crate) fn mark_cancelled(&mut self, key: Key) {
         if let Some(slot) = self.get_mut(key) {
-            slot.cancelled = true;
+            slot.restarts = false;
         }
     }
 
-    /// The operations in flight on a descriptor.
+    /// The operations on a descriptor: in flight, or completed and not yet claimed.
     pub(crate) fn on_descriptor(&self, fd: RawFd) -> impl Iterator<Item = Key> {
-        self.slab.iter().filter_map(move |(place, slot)| {
-            let in_flight = !matches!(
-                slot.state,
-                State::Completed(_) | State::Many { ended: true, .. }
-            );
-            (slot.fd == fd && in_flight).then_some(Key {
-                place: place as u32,
-                generation: slot.generation,
-            })
-        })
+        let on_it = self.slab.iter().filter(move |(_, slot)| slot.fd == fd);
+        on_it.map(|(place, slot)| slot.key(place))
+    }
+
+    /// The operation's descriptor is no more; its number may soon be another's.
+    pub(crate) fn detach(&mut self, key: Key) {
+        if let Some(slot) = self.get_mut(key) {
+            slot.fd = -1;
+        }
+    }
+
+    /// Everything in flight.
+    pub(crate) fn in_flight_keys(&self) -> impl Iterator<Item = Key> {
+        let in_flight = self.slab.iter().filter(|(_, slot)| slot.is_in_flight());
+        in_flight.map(|(place, slot)| slot.key(place))
+    }
+
+    /// Whether the kernel still has an operation; `None` if it is over and claimed.
+    pub(crate) fn is_in_flight(&self, key: Key) -> Option<bool> {
+        let slot = self.slab.get(key.place as usize)?;
+        (slot.generation == key.generation).then(|| slot.is_in_flight())
     }
 
     /// Opcode and descriptor of everything in flight, for a report.
     pub(crate) fn named_in_flight(&self) -> impl Iterator<Item = (u8, RawFd)> {
-        self.slab.iter().filter_map(|(_, slot)| match slot.state {
-            State::Completed(_) | State::Many { ended: true, .. } => None,
-            _ => Some((slot.opcode, slot.fd)),
-        })
+        let in_flight = self.slab.iter().filter(|(_, slot)| slot.is_in_flight());
+        in_flight.map(|(_, slot)| (slot.opcode, slot.fd))
     }
 
     /// Rewrites completions that nobody took yet; for the end of the reactor.
@@ -350,14 +427,26 @@ impl<O> Slots<O> {
         for (_, slot) in &mut self.slab {
             match &mut slot.state {
                 State::Completed(completion) => rewrite(slot.opcode, completion),
-                State::Many { queue, .. } => {
+                State::Many { queue, .. } | State::Orphaned(_, Some(queue)) => {
                     for completion in queue {
                         rewrite(slot.opcode, completion);
                     }
                 }
-                State::InFlight(_) | State::Orphaned(..) => {}
+                State::InFlight(_) | State::Orphaned(_, None) => {}
             }
         }
+    }
+
+    /// Takes the wakers of all who wait; for the end of the reactor.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for (_, slot) in &mut self.slab {
+            wakers.extend(slot.closer.take());
+            if let State::InFlight(waker) | State::Many { waker, .. } = &mut slot.state {
+                wakers.extend(waker.take());
+            }
+        }
+        wakers
     }
 
     /// Takes the orphans that are still in flight, to be leaked.
@@ -389,5 +478,494 @@ impl<O> Slots<O> {
             self.slab = Slab::new();
         }
         state
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::MORE;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What happens to one operation, from its point of view.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Event {
+        Submit,
+        /// With one of two wakers.
+        Poll(usize),
+        Complete,
+        /// It completes interrupted, is polled, and is in flight again.
+        Interrupt,
+        /// A completion that is not the last.
+        More,
+        Drop,
+        /// Dropped while its entry is still staged.
+        Withdraw,
+    }
+    use Event::{Complete, Drop, Interrupt, More, Poll, Submit, Withdraw};
+
+    /// All that one single operation can go through.
+    const LIVES: &[&[Event]] = &[
+        &[Submit, Complete, Poll(0)],
+        &[Submit, Complete, Drop],
+        &[Submit, Drop, Complete],
+        &[Submit, Withdraw],
+        &[Submit, Poll(0), Complete, Poll(0)],
+        &[Submit, Poll(0), Drop, Complete],
+        &[Submit, Poll(0), Withdraw],
+        &[Submit, Poll(0), Complete, Drop],
+        &[Submit, Poll(0), Poll(1), Complete, Poll(0)],
+        &[Submit, Interrupt, Complete, Poll(0)],
+        &[Submit, Poll(0), Interrupt, Drop, Complete],
+    ];
+
+    /// All orders of events of a multishot operation with at most two items and an end.
+    const MULTISHOT_LIVES: &[&[Event]] = &[
+        &[
+            Submit,
+            Poll(0),
+            More,
+            Poll(0),
+            More,
+            Complete,
+            Poll(0),
+            Poll(0),
+            Drop,
+        ],
+        &[Submit, More, More, Complete, Drop],
+        &[Submit, More, Drop, More, Complete],
+        &[Submit, Drop, More, More, Complete],
+        &[Submit, Poll(0), More, Poll(0), Poll(1), Drop, Complete],
+        &[Submit, Complete, Poll(0), Poll(0), Drop],
+        &[Submit, Withdraw],
+    ];
+
+    /// One operation of the model that the table is compared with.
+    struct Model {
+        life: &'static [Event],
+        many: bool,
+        key: Option<Key>,
+        wakers: [Arc<Count>; 2],
+        /// The waker that is called by the next completion.
+        kept: Option<usize>,
+        wakes: [usize; 2],
+        /// Results that were stored and not taken, the numbers of the completions.
+        queue: VecDeque<i32>,
+        completions: i32,
+        over: bool,
+        orphan: bool,
+        ended: u32,
+    }
+
+    impl Model {
+        fn new(life: &'static [Event], many: bool) -> Self {
+            Model {
+                life,
+                many,
+                key: None,
+                wakers: Default::default(),
+                kept: None,
+                wakes: [0; 2],
+                queue: VecDeque::new(),
+                completions: 0,
+                over: false,
+                orphan: false,
+                ended: 0,
+            }
+        }
+
+        fn key(&self) -> Key {
+            self.key.expect("its life begins with its submission")
+        }
+
+        fn step(&mut self, event: Event, slots: &mut Slots<usize>, place: usize) {
+            match event {
+                Submit => self.key = Some(slots.insert(opcode::Nop::CODE, -1, self.many, 0)),
+                Poll(which) => self.poll(which, slots),
+                Complete => self.complete(0, slots, place),
+                More => self.complete(MORE, slots, place),
+                Interrupt => {
+                    let key = self.key();
+                    let completion = Completion {
+                        user_data: key.user_data(),
+                        result: INTERRUPTED,
+                        flags: 0,
+                    };
+                    self.expect_wake(slots.complete(completion));
+                    assert!(slots.is_interrupted(key) && slots.is_ready(key));
+                    slots.restart(key, 0);
+                    assert!(!slots.is_ready(key));
+                }
+                Drop => self.drop(slots, place),
+                Withdraw => {
+                    assert_eq!(slots.abandon(self.key()), Abandoned::InFlight);
+                    let [waker, closer] = slots.withdraw(self.key());
+                    assert_eq!(waker.is_some(), self.kept.is_some());
+                    assert!(closer.is_none());
+                    self.ended += 1;
+                }
+            }
+        }
+
+        fn poll(&mut self, which: usize, slots: &mut Slots<usize>) {
+            let waker = Waker::from(self.wakers[which].clone());
+            let polled = slots.poll(self.key(), &waker);
+            match self.queue.pop_front() {
+                Some(result) => {
+                    let (Polled::Ready(found) | Polled::Item(found)) = polled else {
+                        panic!("{polled:?} instead of {result}")
+                    };
+                    assert_eq!(found.result, result);
+                    self.ended += u32::from(!self.many);
+                }
+                None if self.over => assert_eq!(polled, Polled::Ended),
+                None if self.kept == Some(which) => assert_eq!(polled, Polled::Pending),
+                None => {
+                    assert_eq!(polled, Polled::NewWaker);
+                    let former = slots.keep_waker(self.key(), waker);
+                    assert_eq!(former.is_some(), self.kept.is_some());
+                    self.kept = Some(which);
+                }
+            }
+        }
+
+        fn complete(&mut self, flags: u32, slots: &mut Slots<usize>, place: usize) {
+            self.completions += 1;
+            let completion = Completion {
+                user_data: self.key().user_data(),
+                // Each result tells whose it is.
+                result: place as i32 * 100 + self.completions,
+                flags,
+            };
+            self.queue.push_back(completion.result);
+            self.over = flags == 0;
+            let done = slots.complete(completion);
+            if !self.orphan {
+                return self.expect_wake(done);
+            }
+            let (action, None) = done else {
+                panic!("nobody closes here")
+            };
+            if !self.over {
+                assert!(matches!(action, Action::Nothing));
+                return;
+            }
+            let Action::Finish(orphan, ending) = action else {
+                panic!("the orphan's last completion ends it")
+            };
+            assert_eq!(orphan, place);
+            self.expect_ending(ending);
+        }
+
+        fn expect_wake(&mut self, done: (Action<usize>, Option<Waker>)) {
+            match (done, self.kept.take()) {
+                ((Action::Wake(waker), None), Some(which)) => {
+                    waker.wake();
+                    self.wakes[which] += 1;
+                }
+                ((Action::Nothing, None), None) => {}
+                (done, kept) => panic!("{done:?}, and kept was {kept:?}"),
+            }
+            let count = |which: usize| self.wakers[which].0.load(Ordering::Relaxed);
+            assert_eq!([count(0), count(1)], self.wakes);
+        }
+
+        fn expect_ending(&mut self, ending: Ending) {
+            let results: Vec<i32> = match ending {
+                Ending::One(completion) => vec![completion.result],
+                Ending::Many(completions) => completions.iter().map(|one| one.result).collect(),
+            };
+            assert_eq!(results, self.queue.drain(..).collect::<Vec<_>>());
+            self.ended += 1;
+        }
+
+        fn drop(&mut self, slots: &mut Slots<usize>, place: usize) {
+            match slots.abandon(self.key()) {
+                Abandoned::Over(ending) => {
+                    assert!(self.over);
+                    self.expect_ending(ending);
+                }
+                Abandoned::InFlight => {
+                    assert!(!self.over);
+                    let waker = slots.orphan(self.key(), place);
+                    assert_eq!(waker.is_some(), self.kept.take().is_some());
+                    self.orphan = true;
+                }
+            }
+        }
+    }
+
+    type Life = (&'static [Event], bool);
+
+    /// Calls `found` with every order in which the events of these lives can happen: each a
+    /// list of whose event is next. Of equal lives the first begins first, since all else is
+    /// the same with the names changed.
+    fn interleave(
+        lives: &[Life],
+        at: &mut [usize],
+        order: &mut Vec<usize>,
+        found: &dyn Fn(&[usize]),
+    ) {
+        let mut is_last = true;
+        for which in 0..lives.len() {
+            let begun = at[which] > 0 || which == 0;
+            if at[which] == lives[which].0.len() {
+                continue;
+            }
+            is_last = false;
+            if !begun && at[which - 1] == 0 && lives[which] == lives[which - 1] {
+                continue;
+            }
+            at[which] += 1;
+            order.push(which);
+            interleave(lives, at, order, found);
+            order.pop();
+            at[which] -= 1;
+        }
+        if is_last {
+            found(order);
+        }
+    }
+
+    fn play(lives: &[Life], order: &[usize]) {
+        let mut slots = Slots::new();
+        let mut models: Vec<Model> = lives
+            .iter()
+            .map(|&(life, many)| Model::new(life, many))
+            .collect();
+        let mut at = vec![0; lives.len()];
+        for &which in order {
+            let event = models[which].life[at[which]];
+            at[which] += 1;
+            models[which].step(event, &mut slots, which);
+        }
+        assert!(models.iter().all(|model| model.ended == 1 || model.many));
+        assert_eq!(
+            (slots.in_flight(), slots.len()),
+            (0, 0),
+            "{lives:?} {order:?}"
+        );
+        // No waker stayed behind: the models' are the last owners.
+        let wakers = models.iter().flat_map(|model| &model.wakers);
+        assert!(
+            wakers
+                .into_iter()
+                .all(|waker| Arc::strong_count(waker) == 1)
+        );
+    }
+
+    fn play_all(lives: &[Life]) {
+        let mut at = vec![0; lives.len()];
+        interleave(lives, &mut at, &mut Vec::new(), &|order| play(lives, order));
+    }
+
+    fn singles() -> impl Iterator<Item = Life> {
+        LIVES.iter().map(|&life| (life, false))
+    }
+
+    /// One and two operations: every pair of lives, in every order of their events.
+    #[test]
+    fn every_order_of_two_operations() {
+        for first in singles() {
+            play_all(&[first]);
+            for second in singles() {
+                play_all(&[first, second]);
+            }
+        }
+    }
+
+    /// Three operations of the lives that matter to each other: taken, abandoned in flight,
+    /// taken out, interrupted.
+    #[test]
+    fn every_order_of_three_operations() {
+        let lives = [LIVES[2], LIVES[3], LIVES[4], LIVES[9]].map(|life| (life, false));
+        for (place, &first) in lives.iter().enumerate() {
+            for (next, &second) in lives.iter().enumerate().skip(place) {
+                for &third in &lives[next..] {
+                    play_all(&[first, second, third]);
+                }
+            }
+        }
+    }
+
+    /// Four operations, each awaited or abandoned in flight, in every order of their events.
+    #[test]
+    fn every_order_of_four_operations() {
+        let (awaited, abandoned) = ((LIVES[0], false), (LIVES[2], false));
+        for count in 0..=4 {
+            let mut lives = vec![awaited; 4];
+            lives[..count].fill(abandoned);
+            play_all(&lives);
+        }
+    }
+
+    /// Multishot operations, alone and each beside a single one, in every order of their events.
+    #[test]
+    fn every_order_of_multishots() {
+        for &life in MULTISHOT_LIVES {
+            play_all(&[(life, true)]);
+            for single in singles().filter(|(life, _)| life.len() < 5) {
+                play_all(&[(life, true), single]);
+            }
+        }
+        for &first in &MULTISHOT_LIVES[1..] {
+            for &second in &MULTISHOT_LIVES[1..] {
+                play_all(&[(first, true), (second, true)]);
+            }
+        }
+    }
+
+    fn completion(key: Key, result: i32, flags: u32) -> Completion {
+        Completion {
+            user_data: key.user_data(),
+            result,
+            flags,
+        }
+    }
+
+    /// A place's next tenant has another number, which stays below the reactor's own.
+    #[test]
+    fn a_place_is_told_from_its_former_tenant() {
+        let mut slots = Slots::<()>::new();
+        slots.generation = 0x3fff_fffe;
+        let mut former = None;
+        for _ in 0..4 {
+            let key = slots.insert(opcode::Nop::CODE, -1, false, 0);
+            assert_eq!(key.place, 0);
+            assert_ne!(Some(key), former);
+            assert_eq!(key.user_data() >> 62, 0);
+            assert_eq!(Key::from_user_data(key.user_data()), key);
+            if let Some(former) = former {
+                assert_eq!(slots.is_in_flight(former), None);
+                slots.mark_cancelled(former);
+            }
+            assert_eq!(slots.is_in_flight(key), Some(true));
+            let _ = slots.complete(completion(key, 0, 0));
+            assert_eq!(slots.is_in_flight(key), Some(false));
+            assert!(matches!(
+                slots.abandon(key),
+                Abandoned::Over(Ending::One(_))
+            ));
+            former = Some(key);
+        }
+    }
+
+    /// A completion of a former tenant is noticed, and changes nothing.
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "stale completion")]
+    fn a_stale_completion_is_noticed() {
+        let mut slots = Slots::<()>::new();
+        let key = slots.insert(opcode::Nop::CODE, -1, false, 0);
+        let _ = slots.withdraw(key);
+        slots.insert(opcode::Nop::CODE, -1, false, 0);
+        let _ = slots.complete(completion(key, 0, 0));
+    }
+
+    /// An interruption is a reason to try again, but not after a cancel and not for a close;
+    /// and what is not tried again was cancelled, unless it is a close, which has closed.
+    #[test]
+    fn interruptions() {
+        for (number, cancel, again, result) in [
+            (opcode::Read::CODE, false, true, INTERRUPTED),
+            (opcode::Read::CODE, true, false, -libc::ECANCELED),
+            (opcode::Close::CODE, false, false, INTERRUPTED),
+            (opcode::Close::CODE, true, false, INTERRUPTED),
+        ] {
+            let mut slots = Slots::<()>::new();
+            let key = slots.insert(number, 3, false, 0);
+            if cancel {
+                slots.mark_cancelled(key);
+            }
+            let _ = slots.complete(completion(key, INTERRUPTED, 0));
+            assert_eq!(slots.is_interrupted(key), again);
+            if again {
+                slots.restart(key, 7);
+                assert_eq!((slots.in_flight(), slots.staged_at(key)), (1, 7));
+                continue;
+            }
+            let Polled::Ready(found) = slots.poll(key, Waker::noop()) else {
+                panic!("it is over")
+            };
+            assert_eq!(found.result, result);
+        }
+    }
+
+    /// Whoever closes is told by the last completion, of a multishot's too, and by no other.
+    #[test]
+    fn a_closer_is_told_by_the_last_completion() {
+        for orphaned in [false, true] {
+            let mut slots = Slots::new();
+            let key = slots.insert(opcode::Accept::CODE, 3, true, 0);
+            let other = slots.insert(opcode::Accept::CODE, 4, false, 0);
+            assert!(slots.on_descriptor(3).eq([key]));
+            let count = Arc::new(Count::default());
+            assert!(slots.keep_closer(key, Waker::noop().clone()).is_none());
+            assert!(slots.keep_closer(key, Waker::from(count.clone())).is_some());
+            if orphaned {
+                let _ = slots.orphan(key, ());
+            }
+            assert!(slots.complete(completion(other, 0, 0)).1.is_none());
+            assert!(slots.complete(completion(key, 0, MORE)).1.is_none());
+            let (_, closer) = slots.complete(completion(key, 0, 0));
+            closer.expect("this was the last").wake();
+            assert_eq!(count.0.load(Ordering::Relaxed), 1);
+            assert_eq!(slots.on_descriptor(3).count(), usize::from(!orphaned));
+            assert_eq!(slots.in_flight_keys().count(), 0);
+        }
+    }
+
+    /// At the end every waiter's waker comes out, once, and every orphan in flight.
+    #[test]
+    fn the_end_takes_wakers_and_orphans() {
+        let mut slots = Slots::new();
+        let keys: Vec<Key> = (0..6)
+            .map(|place| slots.insert(opcode::Read::CODE, place, place % 2 == 1, 0))
+            .collect();
+        for &key in &keys[..4] {
+            assert!(slots.keep_waker(key, Waker::noop().clone()).is_none());
+        }
+        assert!(slots.keep_closer(keys[0], Waker::noop().clone()).is_none());
+        let _ = slots.complete(completion(keys[2], 0, 0));
+        let _ = slots.complete(completion(keys[3], 0, 0));
+        let _ = slots.orphan(keys[4], 4);
+        let _ = slots.orphan(keys[5], 5);
+        let in_flight: Vec<RawFd> = slots.named_in_flight().map(|(_, fd)| fd).collect();
+        assert_eq!(in_flight, [0, 1, 4, 5]);
+        assert_eq!(slots.take_wakers().len(), 3);
+        assert_eq!(slots.take_wakers().len(), 0);
+        assert_eq!(slots.take_orphans(), [4, 5]);
+        assert_eq!(slots.len(), 4);
+    }
+
+    /// A burst gives its memory back once it is over (M6).
+    #[test]
+    fn memory_is_bounded() {
+        let mut slots = Slots::<()>::new();
+        for count in [PLACES_KEPT, PLACES_KEPT * 2] {
+            let keys: Vec<Key> = (0..count)
+                .map(|_| slots.insert(opcode::Nop::CODE, -1, false, 0))
+                .collect();
+            for key in keys {
+                let _ = slots.withdraw(key);
+            }
+        }
+        assert_eq!(slots.slab.capacity(), 0);
+        for _ in 0..1000 {
+            let key = slots.insert(opcode::Nop::CODE, -1, false, 0);
+            let _ = slots.withdraw(key);
+        }
+        assert!(slots.slab.capacity() < 16, "places are used again");
     }
 }

@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -32,11 +32,19 @@ use crate::notify::{Doorbell, Notifier};
 use crate::op::{Op, Operation, Orphan, erase};
 use crate::ring::{Ring, RingConfig};
 
-/// Numbers of the reactor's own entries; operations' numbers have the top bit clear.
+/// Numbers of the reactor's own entries; operations' numbers have the two top bits clear.
 const OWN: u64 = 1 << 63;
 const NOTIFY: u64 = OWN;
-const CANCEL: u64 = OWN | 1;
-const CLOSE: u64 = OWN | 2;
+/// What stands for an entry that was taken out, and whose answer nobody waits for.
+const NOBODY: u64 = OWN | 1;
+/// A close that nobody waits for; the descriptor stands in the lower half.
+const CLOSE: u64 = OWN | 1 << 32;
+/// A cancel; the other bits are its operation's number.
+const CANCEL: u64 = 1 << 62;
+
+/// When a cancel is tried again. The kernel may be at work on the operation for long, and asking
+/// does not speed it up.
+const CANCEL_AGAIN: Duration = Duration::from_millis(10);
 
 /// Staging places kept after a burst.
 const STAGED_KEPT: usize = 4096;
@@ -56,6 +64,9 @@ struct Core {
     backend: Option<Box<dyn Backend>>,
     /// Written by operations, taken by the backend at the next enter.
     staged: VecDeque<Entry>,
+    /// How many entries the backend has taken so far: the first staged one's place in the line
+    /// of all.
+    taken: u64,
     slots: Slots<Block<dyn Orphan>>,
     /// What other threads ring; `true` while its read is in flight.
     doorbell: Doorbell,
@@ -64,6 +75,11 @@ struct Core {
     closing: bool,
     /// Closes on their way, which nobody waits for but shutdown.
     closes: usize,
+    /// Operations that are in flight although their cancel was answered with an error: the
+    /// kernel was just moving them, from a wait to a worker, say, and they may wait on, past
+    /// the cancel.
+    missed: Vec<Key>,
+    cancel_again_at: Instant,
     batch: Vec<Completion>,
     actions: Vec<Action<Block<dyn Orphan>>>,
 }
@@ -99,11 +115,14 @@ impl Reactor {
             core: RefCell::new(Core {
                 backend: Some(backend),
                 staged: VecDeque::new(),
+                taken: 0,
                 slots: Slots::new(),
                 doorbell,
                 listening: false,
                 closing: false,
                 closes: 0,
+                missed: Vec::new(),
+                cancel_again_at: Instant::now(),
                 batch: Vec::with_capacity(BATCH),
                 actions: Vec::new(),
             }),
@@ -131,12 +150,15 @@ impl Reactor {
     fn stage(&self, entry: Entry, many: bool) -> Key {
         debug_assert_eq!(self.thread, std::thread::current().id(), "one owner (M7)");
         let mut core = self.core.borrow_mut();
-        let key = core.slots.insert(entry.opcode(), entry.fd(), many);
+        let staged_at = core.next_place();
+        let key = core
+            .slots
+            .insert(entry.opcode(), entry.fd(), many, staged_at);
         let entry = entry.with_user_data(key.user_data());
         if core.backend.is_some() {
             core.staged.push_back(entry);
         } else {
-            let action = core.slots.complete(refused(entry.user_data()));
+            let (action, _) = core.slots.complete(cancelled(entry.user_data()));
             debug_assert!(
                 matches!(action, Action::Nothing),
                 "nobody has polled it yet"
@@ -154,6 +176,7 @@ impl Reactor {
     pub fn enter(&self, wait: Wait) -> io::Result<()> {
         debug_assert_eq!(self.thread, std::thread::current().id(), "one owner (M7)");
         let core = &mut *self.core.borrow_mut();
+        let wait = core.cancel_missed(wait);
         let Some(backend) = &mut core.backend else {
             return Ok(());
         };
@@ -165,6 +188,7 @@ impl Reactor {
         let before = core.staged.len();
         let entered = backend.enter(&mut core.staged, wait);
         let submitted = before - core.staged.len();
+        core.taken += submitted as u64;
         if core.staged.is_empty() && core.staged.capacity() > STAGED_KEPT {
             core.staged = VecDeque::new();
         }
@@ -191,37 +215,29 @@ impl Reactor {
     /// ring's places are free again.
     fn collect(&self) -> (usize, Vec<Action<Block<dyn Orphan>>>) {
         let core = &mut *self.core.borrow_mut();
-        let Some(backend) = &mut core.backend else {
-            return (0, Vec::new());
-        };
+        let mut batch = std::mem::take(&mut core.batch);
         let mut reaped = 0;
         // Ends: a backend has finitely many completions, and new ones come of entries only.
-        loop {
-            core.batch.clear();
-            let more = backend.reap(&mut core.batch);
-            for &completion in &core.batch {
+        while let Some(backend) = &mut core.backend {
+            batch.clear();
+            let more = backend.reap(&mut batch);
+            for &completion in &batch {
                 if completion.result == -libc::EFAULT {
                     self.counters.fault();
                 }
-                match completion.user_data {
-                    NOTIFY => core.listening = false,
-                    CANCEL => {}
-                    CLOSE => core.closes -= 1,
-                    _ => match core.slots.complete(completion) {
-                        Action::Nothing => {}
-                        action => core.actions.push(action),
-                    },
-                }
+                core.take(completion);
             }
-            reaped += core.batch.len();
+            reaped += batch.len();
             if !more {
                 break;
             }
         }
+        core.batch = batch;
         (reaped, std::mem::take(&mut core.actions))
     }
 
-    /// Whether [`reap`](Self::reap) would find something: a look at memory, no call.
+    /// Whether completions wait: a look at memory, no call. The kernel may hold them back
+    /// until it is entered, so [`enter`](Self::enter) comes before [`reap`](Self::reap).
     pub fn is_ready_to_reap(&self) -> bool {
         let core = self.core.borrow();
         core.backend.as_ref().is_some_and(|backend| backend.ready())
@@ -276,19 +292,21 @@ impl Reactor {
         cx: &mut Context<'_>,
         restart: impl FnOnce() -> Entry,
     ) -> Poll<Completion> {
-        let mut core = self.core.borrow_mut();
-        if core.backend.is_some() && core.slots.restart(key, -libc::EINTR) {
-            core.staged
-                .push_back(restart().with_user_data(key.user_data()));
+        if self.is_interrupted(key) {
+            // Foreign code: it comes first, so that its panic changes nothing.
+            let entry = restart().with_user_data(key.user_data());
+            let core = &mut *self.core.borrow_mut();
+            core.slots.restart(key, core.next_place());
+            core.staged.push_back(entry);
         }
-        if core.slots.is_ready(key) && current::spend_budget(cx).is_pending() {
+        if self.is_ready(key) && current::spend_budget(cx).is_pending() {
             return Poll::Pending;
         }
-        match core.slots.poll(key, cx.waker()) {
+        match self.poll_slot(key, cx) {
             Polled::Ready(completion) => Poll::Ready(completion),
-            Polled::Pending => {
+            Polled::Pending | Polled::NewWaker => {
                 assert!(
-                    core.backend.is_some(),
+                    !self.has_ended(),
                     "this operation's runtime has ended, and the kernel may still own its buffer"
                 );
                 Poll::Pending
@@ -301,17 +319,41 @@ impl Reactor {
 
     /// Polls a multishot operation.
     pub(crate) fn poll_next(&self, key: Key, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let mut core = self.core.borrow_mut();
-        if core.slots.is_ready(key) && current::spend_budget(cx).is_pending() {
+        if self.is_ready(key) && current::spend_budget(cx).is_pending() {
             return Poll::Pending;
         }
-        match core.slots.poll(key, cx.waker()) {
+        match self.poll_slot(key, cx) {
             Polled::Item(completion) => Poll::Ready(Some(completion)),
             Polled::Ended => Poll::Ready(None),
-            Polled::Pending if core.backend.is_none() => Poll::Ready(None),
-            Polled::Pending => Poll::Pending,
+            Polled::Pending | Polled::NewWaker if self.has_ended() => Poll::Ready(None),
+            Polled::Pending | Polled::NewWaker => Poll::Pending,
             Polled::Ready(_) => unreachable!("a multishot's slot stays until it is dropped"),
         }
+    }
+
+    /// Takes what is there, or keeps the waker.
+    fn poll_slot(&self, key: Key, cx: &mut Context<'_>) -> Polled {
+        let polled = self.core.borrow_mut().slots.poll(key, cx.waker());
+        if polled == Polled::NewWaker {
+            let waker = cx.waker().clone();
+            let unused = self.core.borrow_mut().slots.keep_waker(key, waker);
+            drop(unused);
+            if self.is_ready(key) {
+                // It came while the waker was cloned.
+                cx.waker().wake_by_ref();
+            }
+        }
+        polled
+    }
+
+    /// Whether the ring is closed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.core.borrow().backend.is_none()
+    }
+
+    fn is_interrupted(&self, key: Key) -> bool {
+        let core = self.core.borrow();
+        core.backend.is_some() && core.slots.is_interrupted(key)
     }
 
     pub(crate) fn is_ready(&self, key: Key) -> bool {
@@ -329,13 +371,50 @@ impl Reactor {
         core.stage_cancel(key);
     }
 
-    pub(crate) fn cancel_descriptor(&self, fd: RawFd) {
+    /// Cancels the operations in flight on a descriptor. Returns all that are on it, in flight
+    /// or not yet claimed.
+    pub(crate) fn cancel_descriptor(&self, fd: RawFd) -> Vec<Key> {
         let core = &mut *self.core.borrow_mut();
         let keys: Vec<Key> = core.slots.on_descriptor(fd).collect();
-        for key in keys {
+        for &key in &keys {
             core.slots.mark_cancelled(key);
-            core.stage_cancel(key);
+            if core.slots.is_in_flight(key) == Some(true) {
+                core.stage_cancel(key);
+            }
         }
+        keys
+    }
+
+    /// How many of these operations are over and not yet claimed. Pending while the kernel has
+    /// one of them.
+    pub(crate) fn poll_unclaimed(&self, keys: &[Key], cx: &mut Context<'_>) -> Poll<usize> {
+        // Ends: each round sees the last completion of another operation.
+        while let Some(key) = self.first_in_flight(keys) {
+            let waker = cx.waker().clone();
+            let unused = self.core.borrow_mut().slots.keep_closer(key, waker);
+            drop(unused);
+            if self.first_in_flight(&[key]).is_some() {
+                return Poll::Pending;
+            }
+        }
+        let core = self.core.borrow();
+        let unclaimed = |key: &&Key| core.slots.is_in_flight(**key).is_some();
+        Poll::Ready(keys.iter().filter(unclaimed).count())
+    }
+
+    /// The descriptor of these operations, all of them over, is being closed.
+    pub(crate) fn detach(&self, keys: &[Key]) {
+        let mut core = self.core.borrow_mut();
+        keys.iter().for_each(|&key| core.slots.detach(key));
+    }
+
+    /// The first of these that the kernel has; at the end it keeps what it has, and nobody
+    /// waits for that.
+    fn first_in_flight(&self, keys: &[Key]) -> Option<Key> {
+        let core = self.core.borrow();
+        core.backend.as_ref()?;
+        let in_flight = |key: &&Key| core.slots.is_in_flight(**key) == Some(true);
+        keys.iter().find(in_flight).copied()
     }
 
     /// Stages a close that nobody waits for; false after shutdown.
@@ -346,7 +425,8 @@ impl Reactor {
         }
         core.closes += 1;
         let entry = Entry(opcode::Close::new(types::Fd(fd)).build());
-        core.staged.push_back(entry.with_user_data(CLOSE));
+        core.staged
+            .push_back(entry.with_user_data(CLOSE | fd as u64));
         true
     }
 
@@ -357,8 +437,11 @@ impl Reactor {
         let ending = match core.slots.abandon(key) {
             Abandoned::Over(ending) => ending,
             Abandoned::InFlight if core.unstage(key) => {
-                core.slots.withdraw(key);
-                Ending::One(cancelled(key.user_data()))
+                let unused = core.slots.withdraw(key);
+                drop(borrow);
+                orphan.finish(Ending::One(cancelled(key.user_data())));
+                drop(unused);
+                return;
             }
             Abandoned::InFlight if core.backend.is_none() => {
                 // The kernel would not give it back in time: it may still own the memory.
@@ -367,8 +450,10 @@ impl Reactor {
                 return;
             }
             Abandoned::InFlight => {
-                core.slots.orphan(key, erase(orphan));
+                let unused = core.slots.orphan(key, erase(orphan));
                 core.stage_cancel(key);
+                drop(borrow);
+                drop(unused);
                 return;
             }
         };
@@ -384,7 +469,7 @@ impl Reactor {
         self.core.borrow_mut().closing = true;
         while self.is_busy() {
             let now = Instant::now();
-            if now >= deadline || self.core.borrow().backend.is_none() {
+            if now >= deadline || !self.is_usable() {
                 break;
             }
             if now >= cancel_at {
@@ -400,6 +485,13 @@ impl Reactor {
         self.end()
     }
 
+    fn is_usable(&self) -> bool {
+        let core = self.core.borrow();
+        core.backend
+            .as_ref()
+            .is_some_and(|backend| backend.is_usable())
+    }
+
     /// Whether the kernel still has, or is to get, anything of ours.
     fn is_busy(&self) -> bool {
         let core = self.core.borrow();
@@ -407,10 +499,12 @@ impl Reactor {
     }
 
     fn end(&self) -> Abandonment {
-        let core = &mut *self.core.borrow_mut();
-        if core.backend.is_none() {
+        let mut borrow = self.core.borrow_mut();
+        let core = &mut *borrow;
+        let Some(backend) = core.backend.take() else {
             return Abandonment::default();
-        }
+        };
+        core.end_staged();
         // A descriptor that a forgotten future never took would stay open for ever.
         core.slots.rewrite_unclaimed(|opcode, completion| {
             if yields_descriptor(opcode) && completion.result >= 0 {
@@ -427,9 +521,19 @@ impl Reactor {
             std::mem::forget(orphan);
         }
         self.counters.ended(core.slots.len());
-        core.backend = None;
         if core.listening {
             core.doorbell.leak();
+        }
+        let actions = std::mem::take(&mut core.actions);
+        let wakers = core.slots.take_wakers();
+        drop(borrow);
+        drop(backend);
+        // Who still waits would hear of nothing any more.
+        for action in actions
+            .into_iter()
+            .chain(wakers.into_iter().map(Action::Wake))
+        {
+            act(action);
         }
         Abandonment { operations }
     }
@@ -446,25 +550,129 @@ impl Core {
     fn stage_cancel(&mut self, key: Key) {
         if self.backend.is_some() {
             let entry = Entry(opcode::AsyncCancel::new(key.user_data()).build());
-            self.staged.push_back(entry.with_user_data(CANCEL));
+            self.staged
+                .push_back(entry.with_user_data(CANCEL | key.user_data()));
         }
     }
 
-    fn stage_cancel_all(&mut self) {
-        let all = types::CancelBuilder::any();
-        let entry = Entry(opcode::AsyncCancel2::new(all).build());
-        self.staged.push_back(entry.with_user_data(CANCEL));
+    /// Notes how a cancel went.
+    fn cancel_answered(&mut self, key: Key, result: i32) {
+        if result >= 0 || self.slots.is_in_flight(key) != Some(true) {
+            return;
+        }
+        if self.missed.is_empty() {
+            self.cancel_again_at = Instant::now() + CANCEL_AGAIN;
+        }
+        self.missed.push(key);
     }
 
-    /// Takes an entry out that the kernel has not seen.
+    /// Tries cancels again that have missed their operations, once it is time; until then no
+    /// wait is longer.
+    fn cancel_missed(&mut self, wait: Wait) -> Wait {
+        if self.missed.is_empty() {
+            return wait;
+        }
+        let left = self
+            .cancel_again_at
+            .saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            for key in std::mem::take(&mut self.missed) {
+                if self.slots.is_in_flight(key) == Some(true) {
+                    self.stage_cancel(key);
+                }
+            }
+            return wait;
+        }
+        match wait {
+            Wait::No => Wait::No,
+            Wait::AtMost(duration) => Wait::AtMost(duration.min(left)),
+            Wait::Forever => Wait::AtMost(left),
+        }
+    }
+
+    /// Cancels each operation by its number. The kernel's "cancel any" starts its search anew
+    /// for each one it finds: 10,000 receives would take it four seconds, in one call.
+    fn stage_cancel_all(&mut self) {
+        let keys: Vec<Key> = self.slots.in_flight_keys().collect();
+        for key in keys {
+            self.slots.mark_cancelled(key);
+            self.stage_cancel(key);
+        }
+        if self.listening {
+            let entry = Entry(opcode::AsyncCancel::new(NOTIFY).build());
+            self.staged.push_back(entry.with_user_data(NOBODY));
+        }
+    }
+
+    /// The place in the line of all entries that the next one staged will have.
+    fn next_place(&self) -> u64 {
+        self.taken + self.staged.len() as u64
+    }
+
+    /// Takes an entry out that the kernel has not seen. A no-op takes its place, so that those
+    /// behind it keep theirs: looking for an entry would cost a burst of drops its square.
     fn unstage(&mut self, key: Key) -> bool {
-        let user_data = key.user_data();
-        // The youngest entries are the likeliest: a future dropped right after its poll.
-        let found = self
+        let Some(place) = self.slots.staged_at(key).checked_sub(self.taken) else {
+            return false;
+        };
+        let Some(entry) = self.staged.get_mut(place as usize) else {
+            return false;
+        };
+        debug_assert_eq!(entry.user_data(), key.user_data(), "places do not change");
+        *entry = Entry(opcode::Nop::new().build()).with_user_data(NOBODY);
+        // Ends with the queue.
+        while self
             .staged
-            .iter()
-            .rposition(|entry| entry.user_data() == user_data);
-        found.is_some_and(|place| self.staged.remove(place).is_some())
+            .back()
+            .is_some_and(|entry| entry.user_data() == NOBODY)
+        {
+            self.staged.pop_back();
+        }
+        true
+    }
+
+    /// Takes a completion off the backend.
+    fn take(&mut self, completion: Completion) {
+        match completion.user_data {
+            NOTIFY => self.listening = false,
+            NOBODY => {}
+            number if number & CANCEL != 0 => {
+                self.cancel_answered(Key::from_user_data(number & !CANCEL), completion.result);
+            }
+            number if number & CLOSE == CLOSE => {
+                self.closes -= 1;
+                if completion.result == -libc::ECANCELED {
+                    crate::fd::close_now(number as RawFd);
+                }
+            }
+            _ => self.complete(completion),
+        }
+    }
+
+    /// Stores a completion, and what is to be done for it.
+    fn complete(&mut self, completion: Completion) {
+        let (action, closer) = self.slots.complete(completion);
+        self.actions.extend(closer.map(Action::Wake));
+        match action {
+            Action::Nothing => {}
+            action => self.actions.push(action),
+        }
+    }
+
+    /// Answers what the kernel never saw; for the end of the reactor.
+    fn end_staged(&mut self) {
+        for entry in std::mem::take(&mut self.staged) {
+            match entry.user_data() {
+                NOTIFY => self.listening = false,
+                NOBODY => {}
+                number if number & CANCEL != 0 => {}
+                number if number & CLOSE == CLOSE => {
+                    self.closes -= 1;
+                    crate::fd::close_now(number as RawFd);
+                }
+                number => self.complete(cancelled(number)),
+            }
+        }
     }
 }
 
@@ -475,22 +683,23 @@ fn act(action: Action<Block<dyn Orphan>>) {
         Action::Wake(waker) => waker.wake(),
         Action::Finish(mut orphan, ending) => orphan.finish(ending),
     }));
-    if acted.is_err() {
-        eprintln!("roundel: a waker or the drop of an abandoned operation's output panicked");
+    if let Err(payload) = acted {
+        // Its drop is foreign code, too, and `eprintln` panics where stderr is gone.
+        std::mem::forget(payload);
+        let _ = writeln!(
+            io::stderr(),
+            "roundel: a waker or the drop of an abandoned operation's output panicked"
+        );
     }
 }
 
+/// The answer to what never reached the kernel.
 fn cancelled(user_data: u64) -> Completion {
     Completion {
         user_data,
         result: -libc::ECANCELED,
         flags: 0,
     }
-}
-
-/// The answer to what is submitted after the end.
-fn refused(user_data: u64) -> Completion {
-    cancelled(user_data)
 }
 
 fn yields_descriptor(number: u8) -> bool {
@@ -503,15 +712,18 @@ fn yields_descriptor(number: u8) -> bool {
 fn opcode_name(number: u8) -> String {
     let name = match number {
         opcode::Accept::CODE => "accept",
+        opcode::Close::CODE => "close",
         opcode::Connect::CODE => "connect",
         opcode::Fsync::CODE => "fsync",
         opcode::Ftruncate::CODE => "ftruncate",
+        opcode::Nop::CODE => "no-op",
         opcode::OpenAt::CODE => "open",
         opcode::Read::CODE => "read",
         opcode::Recv::CODE => "recv",
         opcode::Send::CODE => "send",
         opcode::Shutdown::CODE => "shutdown",
         opcode::Statx::CODE => "statx",
+        opcode::Timeout::CODE => "timeout",
         opcode::Write::CODE => "write",
         number => return format!("operation {number}"),
     };

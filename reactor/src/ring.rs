@@ -264,6 +264,13 @@ impl Ring {
             .map(drop)
     }
 
+    fn assert_usable(&self) {
+        assert!(
+            self.is_usable(),
+            "a forked child cannot use its parent's rings: build a new Runtime in the child"
+        );
+    }
+
     /// Looks at the completion queue for a while; true as soon as something is there.
     fn look_for(&self, duration: Duration) -> bool {
         let until = Instant::now() + duration;
@@ -289,11 +296,7 @@ impl Ring {
 
 impl Backend for Ring {
     fn enter(&mut self, staged: &mut VecDeque<Entry>, wait: Wait) -> io::Result<()> {
-        assert_eq!(
-            self.forks,
-            FORKS.load(Ordering::Relaxed),
-            "a forked child cannot use its parent's rings: build a new Runtime in the child"
-        );
+        self.assert_usable();
         if !staged.is_empty() {
             self.push(staged);
         }
@@ -325,7 +328,13 @@ impl Backend for Ring {
         visible || self.has_deferred()
     }
 
+    fn is_usable(&self) -> bool {
+        self.forks == FORKS.load(Ordering::Relaxed)
+    }
+
     fn reap(&mut self, batch: &mut Vec<Completion>) -> bool {
+        // The queue's memory is shared with the parent: the child would take its completions.
+        self.assert_usable();
         // Dropping the queue publishes the head: once for the batch.
         let mut queue = self.ring.completion();
         let visible = queue.len();
@@ -352,7 +361,7 @@ impl Backend for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // In a forked child the number is the parent's.
-        if self.forks == FORKS.load(Ordering::Relaxed)
+        if self.is_usable()
             && let Some(number) = self.registered.take()
         {
             unregister_ring(self.ring.as_raw_fd(), number);

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -52,13 +52,18 @@ impl Bench {
     /// Answers the first entry of a kind and delivers the answer.
     fn answer(&self, kind: impl Fn(&Request) -> bool, result: i32) {
         let place = self.script.requests().iter().position(kind);
-        self.script.complete(place.expect("such an entry is there"), result);
+        self.script
+            .complete(place.expect("such an entry is there"), result);
         self.reactor.reap();
     }
 
     /// How many entries of a kind the kernel has.
     fn count(&self, kind: impl Fn(&Request) -> bool) -> usize {
-        self.script.requests().iter().filter(|request| kind(request)).count()
+        self.script
+            .requests()
+            .iter()
+            .filter(|request| kind(request))
+            .count()
     }
 
     /// Answers all cancels, as a kernel that found nothing to cancel.
@@ -229,7 +234,11 @@ fn one_order(bench: &Bench, fates: &[Fate], order: &[usize]) {
         ops.push(Some(op));
     }
     let drop_all = |ops: &mut Vec<Option<Op<Tracked>>>, fate: Fate| {
-        for (op, _) in ops.iter_mut().zip(fates).filter(|(_, other)| **other == fate) {
+        for (op, _) in ops
+            .iter_mut()
+            .zip(fates)
+            .filter(|(_, other)| **other == fate)
+        {
             *op = None;
         }
     };
@@ -237,25 +246,38 @@ fn one_order(bench: &Bench, fates: &[Fate], order: &[usize]) {
     bench.enter();
     // A dropped one may have left a no-op of nobody's behind; the others are there in order.
     let submitted = bench.script.numbers().into_iter();
-    let mut submitted = submitted.filter(|number| number >> 63 == 0);
+    let mut submitted = submitted.filter(|number| number >> 62 == 0);
     for fate in fates {
         numbers.push((*fate != Fate::DroppedStaged).then(|| submitted.next().unwrap()));
     }
-    assert_eq!(submitted.next(), None, "an entry was taken out for each dropped future");
+    assert_eq!(
+        submitted.next(),
+        None,
+        "an entry was taken out for each dropped future"
+    );
     drop_all(&mut ops, Fate::DroppedAndCancelSent);
     bench.enter();
     let cancels_sent = bench.count(is_cancel);
     assert_eq!(
         cancels_sent,
-        fates.iter().filter(|fate| **fate == Fate::DroppedAndCancelSent).count()
+        fates
+            .iter()
+            .filter(|fate| **fate == Fate::DroppedAndCancelSent)
+            .count()
     );
     drop_all(&mut ops, Fate::DroppedInFlight);
     for &which in order {
-        let Some(number) = numbers[which] else { continue };
+        let Some(number) = numbers[which] else {
+            continue;
+        };
         bench.script.complete(bench.place(number), which as i32);
         bench.reactor.reap();
         let waited_for = matches!(fates[which], Fate::Awaited | Fate::DroppedUnread);
-        assert_eq!(wakes[which].get(), usize::from(waited_for), "{fates:?} {order:?}");
+        assert_eq!(
+            wakes[which].get(),
+            usize::from(waited_for),
+            "{fates:?} {order:?}"
+        );
     }
     drop_all(&mut ops, Fate::DroppedUnread);
     for (which, op) in ops.iter_mut().enumerate() {
@@ -283,7 +305,11 @@ fn one_order(bench: &Bench, fates: &[Fate], order: &[usize]) {
 /// H03).
 #[test]
 fn descriptors_of_abandoned_opens_are_closed() {
-    for fate in [Fate::DroppedInFlight, Fate::DroppedAndCancelSent, Fate::DroppedUnread] {
+    for fate in [
+        Fate::DroppedInFlight,
+        Fate::DroppedAndCancelSent,
+        Fate::DroppedUnread,
+    ] {
         let bench = Bench::new();
         let path = ops::PathArg::new("/nowhere".as_ref()).unwrap();
         let mut op = Some(current::submit(ops::OpenAt::new(path, 0, 0)));
@@ -297,7 +323,9 @@ fn descriptors_of_abandoned_opens_are_closed() {
             assert_eq!(bench.count(is_cancel), 1);
         }
         let (mut reader, writer) = pipe();
-        bench.script.complete(bench.place(number), writer.into_raw_fd());
+        bench
+            .script
+            .complete(bench.place(number), writer.into_raw_fd());
         bench.reactor.reap();
         drop(op);
         assert!(is_closed(&mut reader), "{fate:?}");
@@ -317,7 +345,11 @@ fn an_interrupted_operation_is_started_again() {
         let number = bench.script.numbers()[0];
         bench.script.complete(bench.place(number), -libc::EINTR);
         bench.reactor.reap();
-        assert_eq!(wakes.get(), round, "its task looks at it, and starts it again");
+        assert_eq!(
+            wakes.get(),
+            round,
+            "its task looks at it, and starts it again"
+        );
         assert!(poll_with(&mut op, &wakes).is_pending());
         assert_eq!(bench.reactor.in_flight(), 1);
         assert_eq!(log.entries.get(), 1 + round as u32);
@@ -345,7 +377,8 @@ fn an_interrupted_operation_can_be_dropped_before_it_is_started_again() {
     assert_eq!((log.completed.get(), bench.reactor.in_flight()), (1, 0));
 }
 
-/// An operation that was interrupted because it is being cancelled is not started again.
+/// An operation that was interrupted because it is being cancelled is not started again, and
+/// says that it was cancelled: EINTR reaches nobody.
 #[test]
 fn a_cancelled_operation_is_not_started_again() {
     let bench = Bench::new();
@@ -364,7 +397,7 @@ fn a_cancelled_operation_is_not_started_again() {
     let Poll::Ready((result, buf)) = poll_once(&mut write) else {
         panic!("a cancelled operation was started again");
     };
-    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINTR));
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
     assert_eq!(buf, b"x");
 }
 
@@ -392,12 +425,20 @@ fn a_full_ring_delays_and_loses_nothing() {
         bench.enter();
     }
     let numbers = bench.script.numbers();
-    let own: Vec<u64> = numbers.iter().copied().filter(|number| number >> 63 == 0).collect();
+    let own: Vec<u64> = numbers
+        .iter()
+        .copied()
+        .filter(|number| number >> 62 == 0)
+        .collect();
     let mut sorted = own.clone();
     // The numbers' upper halves count the operations.
     sorted.sort_by_key(|number| number >> 32);
     assert_eq!(own, sorted, "entries left out of order");
-    assert_eq!(own.len(), 30 + 46, "the dropped ones of those that waited were taken out");
+    assert_eq!(
+        own.len(),
+        30 + 46,
+        "the dropped ones of those that waited were taken out"
+    );
     let targets: Vec<u64> = bench
         .script
         .requests()
@@ -408,14 +449,54 @@ fn a_full_ring_delays_and_loses_nothing() {
         })
         .collect();
     let expected: Vec<u64> = order.iter().copied().step_by(3).collect();
-    assert_eq!(targets, expected, "each dropped one of those in the kernel was cancelled");
+    assert_eq!(
+        targets, expected,
+        "each dropped one of those in the kernel was cancelled"
+    );
     for number in own {
         bench.script.complete(bench.place(number), 0);
     }
     bench.reactor.reap();
-    ops.iter_mut().flatten().for_each(|op| assert!(poll_once(op).is_ready()));
+    ops.iter_mut()
+        .flatten()
+        .for_each(|op| assert!(poll_once(op).is_ready()));
     assert!(logs.iter().all(|log| log.outputs_dropped.get() == 1));
     assert_eq!((bench.reactor.slots(), bench.reactor.in_flight()), (0, 0));
+}
+
+/// A cancel that finds nothing, although its operation is in flight (the kernel was just moving
+/// it), is tried again, until the operation is over; no wait is longer than until then (H05).
+#[test]
+fn h05_a_cancel_that_missed_is_tried_again() {
+    let bench = Bench::new();
+    let log = Rc::<Log>::default();
+    let op = current::submit(Tracked(log.clone()));
+    bench.enter();
+    let number = bench.script.numbers()[0];
+    drop(op);
+    for errno in [libc::EALREADY, libc::ENOENT, libc::EALREADY] {
+        let began = Instant::now();
+        while bench.count(is_cancel) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(5), "it is given up");
+            bench.enter();
+        }
+        let target = bench.script.requests();
+        let cancel = target.iter().position(is_cancel).unwrap();
+        assert!(
+            matches!(target[cancel], Request::Cancel { target: Some(target) } if target == number)
+        );
+        bench.script.complete(cancel, -errno);
+        bench.reactor.reap();
+    }
+    bench.script.complete(bench.place(number), 0);
+    bench.reactor.reap();
+    assert_eq!(log.completed.get(), 1);
+    std::thread::sleep(Duration::from_millis(50));
+    bench.enter();
+    assert!(
+        bench.script.numbers().is_empty(),
+        "there is nothing left to cancel"
+    );
 }
 
 /// The waker of the last poll is called, and no other (H08).
@@ -560,7 +641,11 @@ fn a_short_read_has_its_length() {
     let mut read = current::submit(ops::ReadAt::new(fd.hold().unwrap(), vec![0; 64], 9));
     bench.enter();
     match &mut bench.script.requests()[..] {
-        [Request::Read { buffer, offset: 9, .. }] => assert_eq!(buffer.fill(b"short"), 5),
+        [
+            Request::Read {
+                buffer, offset: 9, ..
+            },
+        ] => assert_eq!(buffer.fill(b"short"), 5),
         other => panic!("{other:?}"),
     }
     bench.answer(is_read, 5);
@@ -637,22 +722,38 @@ fn wakers_may_come_back() {
     let (first, second) = (returning_waker(1), returning_waker(2));
 
     let mut op = current::submit(ops::Nop);
-    assert!(Pin::new(&mut op).poll(&mut Context::from_waker(&first)).is_pending());
+    assert!(
+        Pin::new(&mut op)
+            .poll(&mut Context::from_waker(&first))
+            .is_pending()
+    );
     expect_calls("the first poll");
-    assert!(Pin::new(&mut op).poll(&mut Context::from_waker(&second)).is_pending());
+    assert!(
+        Pin::new(&mut op)
+            .poll(&mut Context::from_waker(&second))
+            .is_pending()
+    );
     expect_calls("a poll with another waker");
     drop(op);
     expect_calls("dropping it before it was submitted");
 
     let mut op = current::submit(ops::Nop);
-    assert!(Pin::new(&mut op).poll(&mut Context::from_waker(&first)).is_pending());
+    assert!(
+        Pin::new(&mut op)
+            .poll(&mut Context::from_waker(&first))
+            .is_pending()
+    );
     bench.enter();
     calls.set(0);
     drop(op);
     expect_calls("dropping it in flight");
 
     let mut op = current::submit(ops::Nop);
-    assert!(Pin::new(&mut op).poll(&mut Context::from_waker(&first)).is_pending());
+    assert!(
+        Pin::new(&mut op)
+            .poll(&mut Context::from_waker(&first))
+            .is_pending()
+    );
     bench.enter();
     while !bench.script.numbers().is_empty() {
         bench.script.complete(0, 0);
@@ -665,15 +766,31 @@ fn wakers_may_come_back() {
     for _ in 0..current::BUDGET {
         assert!(current::spend_budget(&mut Context::from_waker(Waker::noop())).is_ready());
     }
-    assert!(Pin::new(&mut op).poll(&mut Context::from_waker(&first)).is_pending());
+    assert!(
+        Pin::new(&mut op)
+            .poll(&mut Context::from_waker(&first))
+            .is_pending()
+    );
     expect_calls("a poll without a budget");
     drop(share);
-    assert!(Pin::new(&mut op).poll(&mut Context::from_waker(&first)).is_ready());
+    assert!(
+        Pin::new(&mut op)
+            .poll(&mut Context::from_waker(&first))
+            .is_ready()
+    );
 
     let fd = SharedFd::new(pipe().1);
     let mut accepts = accept_multi(&fd);
-    assert!(accepts.poll_next(&mut Context::from_waker(&first)).is_pending());
-    assert!(accepts.poll_next(&mut Context::from_waker(&second)).is_pending());
+    assert!(
+        accepts
+            .poll_next(&mut Context::from_waker(&first))
+            .is_pending()
+    );
+    assert!(
+        accepts
+            .poll_next(&mut Context::from_waker(&second))
+            .is_pending()
+    );
     expect_calls("polls of a multishot");
     bench.enter();
     calls.set(0);
@@ -699,7 +816,10 @@ fn a_completion_during_the_clone_of_a_waker_is_not_lost() {
     })));
     let polled = Pin::new(&mut op).poll(&mut Context::from_waker(&returning_waker(1)));
     let _ = REACTION.take();
-    assert!(polled.is_ready() || calls.get() >= 2, "nobody was told of the completion");
+    assert!(
+        polled.is_ready() || calls.get() >= 2,
+        "nobody was told of the completion"
+    );
     assert!(poll_once(&mut op).is_ready());
 }
 
@@ -765,7 +885,11 @@ fn panics_of_foreign_code_stop_nobody() {
     let bench = Bench::new();
     let mut bomb = current::submit(ops::Nop);
     let waker = Waker::from(Arc::new(BombWaker));
-    assert!(Pin::new(&mut bomb).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(
+        Pin::new(&mut bomb)
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
     let orphan = current::submit(Explosive);
     let wakes = Arc::<CountWakes>::default();
     let mut last = current::submit(ops::Nop);
@@ -840,7 +964,10 @@ fn an_orphans_queue_is_closed_at_the_end() {
     bench.reactor.reap();
     let abandonment = bench.reactor.shutdown(Instant::now());
     assert_eq!(abandonment.operations.len(), 1, "{abandonment:?}");
-    assert!(abandonment.operations[0].starts_with("accept"), "{abandonment:?}");
+    assert!(
+        abandonment.operations[0].starts_with("accept"),
+        "{abandonment:?}"
+    );
     assert!(is_closed(&mut queued) && is_closed(&mut late));
 }
 
@@ -882,9 +1009,16 @@ fn what_the_kernel_keeps_is_named_and_its_waiters_are_told() {
     assert!(message.contains("runtime has ended"), "{message}");
     drop(op);
     for log in [log, orphan_log] {
-        assert_eq!((log.completed.get(), Rc::strong_count(&log)), (0, 2), "it is leaked");
+        assert_eq!(
+            (log.completed.get(), Rc::strong_count(&log)),
+            (0, 2),
+            "it is leaked"
+        );
     }
-    assert_eq!(bench.reactor.shutdown(began).operations, Vec::<String>::new());
+    assert_eq!(
+        bench.reactor.shutdown(began).operations,
+        Vec::<String>::new()
+    );
 }
 
 /// What is submitted after the end completes as cancelled, with its buffer.
@@ -901,7 +1035,10 @@ fn submitting_after_the_end_is_answered() {
     assert_eq!(buf, b"late");
     let mut accepts = accept_multi(&fd);
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(matches!(accepts.poll_next(&mut cx), Poll::Ready(Some(Err(_)))));
+    assert!(matches!(
+        accepts.poll_next(&mut cx),
+        Poll::Ready(Some(Err(_)))
+    ));
     assert!(matches!(accepts.poll_next(&mut cx), Poll::Ready(None)));
     assert!(poll_once(&mut pin!(fd.close())).is_ready());
 }
@@ -970,6 +1107,38 @@ fn h22_a_close_waits_for_a_hold() {
     assert_eq!(bench.count(is_close), 1);
 }
 
+/// A result that nobody took yet says nothing of the descriptor that has its number now.
+#[test]
+fn h22_a_result_of_a_closed_descriptor_does_not_count_for_the_next() {
+    let bench = Bench::new();
+    let (_reader, writer) = pipe();
+    let number = writer.as_raw_fd();
+    let fd = SharedFd::new(writer);
+    let mut unclaimed = current::submit(ops::ReadAt::new(fd.hold().unwrap(), vec![0; 8], 0));
+    bench.enter();
+    bench.answer(is_read, 0);
+    let mut close = Box::pin(fd.close());
+    assert!(poll_once(&mut close).is_pending());
+    bench.enter();
+    bench.answer(is_close, 0);
+    assert!(matches!(poll_once(&mut close), Poll::Ready(Ok(()))));
+    // The script did not really close it: so the same number again is the next descriptor.
+    // SAFETY: the number is open, and its first owner has let it go.
+    let next = SharedFd::new(unsafe { OwnedFd::from_raw_fd(number) });
+    let hold = next.hold().unwrap();
+    let mut close = Box::pin(next.close());
+    assert!(poll_once(&mut close).is_pending());
+    bench.enter();
+    assert_eq!(bench.count(is_close), 0, "the hold is not counted");
+    drop(hold);
+    assert!(poll_once(&mut close).is_pending());
+    bench.enter();
+    assert_eq!(bench.count(is_close), 1);
+    bench.answer(is_close, -libc::ECANCELED);
+    assert!(matches!(poll_once(&mut close), Poll::Ready(Ok(()))));
+    assert!(poll_once(&mut unclaimed).is_ready());
+}
+
 /// An interrupted close has closed: it is not tried again, since the number may be another's.
 #[test]
 fn an_interrupted_close_is_not_tried_again() {
@@ -985,7 +1154,10 @@ fn an_interrupted_close_is_not_tried_again() {
     }
     bench.enter();
     assert!(bench.script.numbers().is_empty());
-    assert!(!is_closed(&mut reader), "the script only said that it was closed");
+    assert!(
+        !is_closed(&mut reader),
+        "the script only said that it was closed"
+    );
 }
 
 /// Futures are dropped in a time that does not grow with how many there are: 100,000 in the
@@ -1000,6 +1172,10 @@ fn dropping_very_many_futures_is_quick() {
         }
         let began = Instant::now();
         drop(ops);
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            began.elapsed()
+        );
     }
 }
