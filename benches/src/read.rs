@@ -20,7 +20,7 @@ use crate::{cpu, ours, raw};
 pub const BLOCK: usize = 4096;
 
 /// Blocks of the file: 256 MiB, more than any cache of the CPU.
-const BLOCKS: u64 = 64 * 1024;
+const BLOCKS: u64 = 256 * 1024;
 
 /// Reads in one measurement: some 50 to 100 ms.
 const OPERATIONS: usize = 60_000;

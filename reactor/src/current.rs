@@ -30,6 +30,10 @@ thread_local! {
     static BUDGET_LEFT: Cell<u32> = const { Cell::new(UNLIMITED) };
 }
 
+/// What a misplaced call is told.
+const NO_SHARD: &str =
+    "no shard runs on this thread: call this inside `Runtime::block_on` or a task";
+
 /// Makes a reactor this thread's until dropped, when the former one is back.
 #[must_use = "the reactor is left when the guard is dropped"]
 pub struct Entered {
@@ -61,8 +65,7 @@ fn with<R>(f: impl FnOnce(&Rc<Reactor>) -> R) -> Option<R> {
 ///
 /// If no shard runs on this thread.
 pub(crate) fn expect_current() -> Rc<Reactor> {
-    with(Rc::clone)
-        .expect("no shard runs on this thread: call this inside `Runtime::block_on` or a task")
+    with(Rc::clone).expect(NO_SHARD)
 }
 
 /// Submits an operation to this thread's reactor. That cannot fail: what the kernel
@@ -72,7 +75,10 @@ pub(crate) fn expect_current() -> Rc<Reactor> {
 ///
 /// If no shard runs on this thread.
 pub fn submit<T: Operation>(operation: T) -> Op<T> {
-    expect_current().submit(operation)
+    CURRENT.with(|current| match &*current.borrow() {
+        Some(reactor) => reactor.submit(operation),
+        None => panic!("{NO_SHARD}"),
+    })
 }
 
 /// Submits a multishot operation to this thread's reactor.
@@ -120,15 +126,21 @@ impl Drop for Share {
 /// about to resolve. `Pending`: the share is used up; the task has been woken, and the
 /// future returns `Pending`, too, keeping what it has for the next poll.
 pub fn spend_budget(cx: &mut Context<'_>) -> Poll<()> {
+    if take_from_budget() {
+        return Poll::Ready(());
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// The same without the wake, which is foreign code; false if the share is used up.
+pub(crate) fn take_from_budget() -> bool {
     match BUDGET_LEFT.get() {
-        UNLIMITED => Poll::Ready(()),
-        0 => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
+        UNLIMITED => true,
+        0 => false,
         left => {
             BUDGET_LEFT.set(left - 1);
-            Poll::Ready(())
+            true
         }
     }
 }

@@ -163,7 +163,9 @@ impl Drop for SharedFd {
 impl Drop for FdHold {
     fn drop(&mut self) {
         self.0.operations.set(self.0.operations.get() - 1);
-        self.0.closers.wake_all();
+        if self.0.phase.get() == Phase::Closing {
+            self.0.closers.wake_all();
+        }
         self.0.close_if_last();
     }
 }

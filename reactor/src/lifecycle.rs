@@ -80,6 +80,11 @@ pub(crate) enum Polled {
     Pending,
     /// Nothing yet: a clone of the waker is to be kept with [`Slots::keep_waker`].
     NewWaker,
+    /// It did nothing, because a signal came: its entry is to be staged again, with
+    /// [`Slots::restart`].
+    Interrupted,
+    /// Something is there, and the task may not have it now.
+    Deferred,
     /// The one completion; the slot is free.
     Ready(Completion),
     /// One of many; the slot stays.
@@ -91,12 +96,16 @@ pub(crate) enum Polled {
 enum State<O> {
     InFlight(Option<Waker>),
     Completed(Completion),
-    Many {
-        waker: Option<Waker>,
-        queue: VecDeque<Completion>,
-        ended: bool,
-    },
-    Orphaned(O, Option<VecDeque<Completion>>),
+    /// Boxed, so that the slot of a single operation is one cache line.
+    Many(Box<Many>),
+    Orphaned(O, Option<Box<Many>>),
+}
+
+#[derive(Default)]
+struct Many {
+    waker: Option<Waker>,
+    queue: VecDeque<Completion>,
+    ended: bool,
 }
 
 struct Slot<O> {
@@ -109,7 +118,7 @@ struct Slot<O> {
     /// for a close: the number is free by then, and may be another's.
     restarts: bool,
     /// Whoever closes the descriptor, and waits for the last completion.
-    closer: Option<Waker>,
+    closer: Option<Box<Waker>>,
     state: State<O>,
 }
 
@@ -122,10 +131,11 @@ impl<O> Slot<O> {
     }
 
     fn is_in_flight(&self) -> bool {
-        !matches!(
-            self.state,
-            State::Completed(_) | State::Many { ended: true, .. }
-        )
+        match &self.state {
+            State::Completed(_) => false,
+            State::Many(many) => !many.ended,
+            State::InFlight(_) | State::Orphaned(..) => true,
+        }
     }
 }
 
@@ -156,11 +166,7 @@ impl<O> Slots<O> {
         self.generation = (self.generation + 1) & 0x3fff_ffff;
         self.in_flight += 1;
         let state = if many {
-            State::Many {
-                waker: None,
-                queue: VecDeque::new(),
-                ended: false,
-            }
+            State::Many(Box::default())
         } else {
             State::InFlight(None)
         };
@@ -199,6 +205,7 @@ impl<O> Slots<O> {
             return (Action::Nothing, None);
         };
         let closer = if more { None } else { slot.closer.take() };
+        let closer = closer.map(|closer| *closer);
         let action = match &mut slot.state {
             State::InFlight(waker) => {
                 debug_assert!(!more, "{completion:?} announces more of a single operation");
@@ -206,28 +213,24 @@ impl<O> Slots<O> {
                 slot.state = State::Completed(completion);
                 waker.map_or(Action::Nothing, Action::Wake)
             }
-            State::Many {
-                waker,
-                queue,
-                ended,
-            } => {
-                queue.push_back(completion);
-                *ended = !more;
-                waker.take().map_or(Action::Nothing, Action::Wake)
+            State::Many(many) => {
+                many.queue.push_back(completion);
+                many.ended = !more;
+                many.waker.take().map_or(Action::Nothing, Action::Wake)
             }
-            State::Orphaned(_, Some(queue)) if more => {
-                queue.push_back(completion);
+            State::Orphaned(_, Some(many)) if more => {
+                many.queue.push_back(completion);
                 Action::Nothing
             }
             State::Orphaned(..) => {
-                let State::Orphaned(orphan, queue) = self.remove(key) else {
+                let State::Orphaned(orphan, many) = self.remove(key) else {
                     unreachable!("the state was just matched")
                 };
-                let ending = match queue {
+                let ending = match many {
                     None => Ending::One(completion),
-                    Some(mut queue) => {
-                        queue.push_back(completion);
-                        Ending::Many(queue)
+                    Some(mut many) => {
+                        many.queue.push_back(completion);
+                        Ending::Many(many.queue)
                     }
                 };
                 Action::Finish(orphan, ending)
@@ -244,7 +247,14 @@ impl<O> Slots<O> {
     }
 
     /// The next completion (3), or whether the waker has to be kept.
-    pub(crate) fn poll(&mut self, key: Key, waker: &Waker) -> Polled {
+    ///
+    /// `may_resolve` is asked if there is something: whether the task may have it now.
+    pub(crate) fn poll(
+        &mut self,
+        key: Key,
+        waker: &Waker,
+        may_resolve: impl FnOnce() -> bool,
+    ) -> Polled {
         let slot = self
             .get_mut(key)
             .expect("a future's slot lives as long as the future");
@@ -252,24 +262,29 @@ impl<O> Slots<O> {
             State::Completed(completion) => {
                 let mut completion = *completion;
                 if completion.result == INTERRUPTED && slot.opcode != opcode::Close::CODE {
+                    if slot.restarts {
+                        return Polled::Interrupted;
+                    }
                     // Not started again: what interrupted it was a cancel.
                     completion.result = -libc::ECANCELED;
+                }
+                if !may_resolve() {
+                    return Polled::Deferred;
                 }
                 let _ = self.remove(key);
                 return Polled::Ready(completion);
             }
-            State::Many {
-                queue,
-                ended,
-                waker,
-            } => {
-                if let Some(completion) = queue.pop_front() {
+            State::Many(many) => {
+                if (many.ended || !many.queue.is_empty()) && !may_resolve() {
+                    return Polled::Deferred;
+                }
+                if let Some(completion) = many.queue.pop_front() {
                     return Polled::Item(completion);
                 }
-                if *ended {
+                if many.ended {
                     return Polled::Ended;
                 }
-                waker
+                &mut many.waker
             }
             State::InFlight(waker) => waker,
             State::Orphaned(..) => unreachable!("an orphan has no future that could poll it"),
@@ -283,7 +298,8 @@ impl<O> Slots<O> {
     /// Keeps a waker: that of the last poll counts. Returns the one to be let go.
     pub(crate) fn keep_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
         match self.get_mut(key).map(|slot| &mut slot.state) {
-            Some(State::InFlight(kept) | State::Many { waker: kept, .. }) => kept.replace(waker),
+            Some(State::InFlight(kept)) => kept.replace(waker),
+            Some(State::Many(many)) => many.waker.replace(waker),
             _ => Some(waker),
         }
     }
@@ -292,7 +308,7 @@ impl<O> Slots<O> {
     /// one to be let go.
     pub(crate) fn keep_closer(&mut self, key: Key, closer: Waker) -> Option<Waker> {
         match self.get_mut(key) {
-            Some(slot) => slot.closer.replace(closer),
+            Some(slot) => slot.closer.replace(Box::new(closer)).map(|former| *former),
             None => Some(closer),
         }
     }
@@ -301,7 +317,7 @@ impl<O> Slots<O> {
     pub(crate) fn is_ready(&self, key: Key) -> bool {
         match self.slab.get(key.place as usize).map(|slot| &slot.state) {
             Some(State::Completed(_)) => true,
-            Some(State::Many { queue, ended, .. }) => *ended || !queue.is_empty(),
+            Some(State::Many(many)) => many.ended || !many.queue.is_empty(),
             _ => false,
         }
     }
@@ -309,18 +325,9 @@ impl<O> Slots<O> {
     /// How many completions wait to be taken.
     pub(crate) fn queued(&self, key: Key) -> usize {
         match self.slab.get(key.place as usize).map(|slot| &slot.state) {
-            Some(State::Many { queue, .. }) => queue.len(),
+            Some(State::Many(many)) => many.queue.len(),
             _ => 0,
         }
-    }
-
-    /// Whether an operation did nothing, because a signal came, and is to be tried again.
-    pub(crate) fn is_interrupted(&self, key: Key) -> bool {
-        let Some(slot) = self.slab.get(key.place as usize) else {
-            return false;
-        };
-        matches!(slot.state, State::Completed(completion) if completion.result == INTERRUPTED)
-            && slot.restarts
     }
 
     /// An interrupted operation is in flight again in its own slot.
@@ -344,12 +351,13 @@ impl<O> Slots<O> {
             .get_mut(key)
             .expect("a future's slot lives as long as the future");
         match &slot.state {
-            State::InFlight(_) | State::Many { ended: false, .. } => return Abandoned::InFlight,
+            State::InFlight(_) => return Abandoned::InFlight,
+            State::Many(many) if !many.ended => return Abandoned::InFlight,
             _ => {}
         }
         match self.remove(key) {
             State::Completed(completion) => Abandoned::Over(Ending::One(completion)),
-            State::Many { queue, .. } => Abandoned::Over(Ending::Many(queue)),
+            State::Many(many) => Abandoned::Over(Ending::Many(many.queue)),
             State::InFlight(_) | State::Orphaned(..) => {
                 unreachable!("in flight was answered, and an orphan has no future")
             }
@@ -362,14 +370,14 @@ impl<O> Slots<O> {
         let slot = self
             .get_mut(key)
             .expect("the slot was just found in flight");
-        let (waker, queue) = match &mut slot.state {
+        let (waker, many) = match &mut slot.state {
             State::InFlight(waker) => (waker.take(), None),
-            State::Many { waker, queue, .. } => (waker.take(), Some(std::mem::take(queue))),
+            State::Many(many) => (many.waker.take(), Some(std::mem::take(many))),
             State::Completed(_) | State::Orphaned(..) => {
                 unreachable!("the slot was just found in flight")
             }
         };
-        slot.state = State::Orphaned(orphan, queue);
+        slot.state = State::Orphaned(orphan, many);
         waker
     }
 
@@ -377,9 +385,11 @@ impl<O> Slots<O> {
     /// let go; a closer is told by the hold on the descriptor.
     pub(crate) fn withdraw(&mut self, key: Key) -> [Option<Waker>; 2] {
         let closer = self.get_mut(key).and_then(|slot| slot.closer.take());
+        let closer = closer.map(|closer| *closer);
         self.in_flight -= 1;
         match self.remove(key) {
-            State::InFlight(waker) | State::Many { waker, .. } => [waker, closer],
+            State::InFlight(waker) => [waker, closer],
+            State::Many(many) => [many.waker, closer],
             State::Completed(_) | State::Orphaned(..) => [None, closer],
         }
     }
@@ -427,8 +437,8 @@ impl<O> Slots<O> {
         for (_, slot) in &mut self.slab {
             match &mut slot.state {
                 State::Completed(completion) => rewrite(slot.opcode, completion),
-                State::Many { queue, .. } | State::Orphaned(_, Some(queue)) => {
-                    for completion in queue {
+                State::Many(many) | State::Orphaned(_, Some(many)) => {
+                    for completion in &mut many.queue {
                         rewrite(slot.opcode, completion);
                     }
                 }
@@ -441,9 +451,11 @@ impl<O> Slots<O> {
     pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for (_, slot) in &mut self.slab {
-            wakers.extend(slot.closer.take());
-            if let State::InFlight(waker) | State::Many { waker, .. } = &mut slot.state {
-                wakers.extend(waker.take());
+            wakers.extend(slot.closer.take().map(|closer| *closer));
+            match &mut slot.state {
+                State::InFlight(waker) => wakers.extend(waker.take()),
+                State::Many(many) => wakers.extend(many.waker.take()),
+                State::Completed(_) | State::Orphaned(..) => {}
             }
         }
         wakers
@@ -603,7 +615,8 @@ mod tests {
                         flags: 0,
                     };
                     self.expect_wake(slots.complete(completion));
-                    assert!(slots.is_interrupted(key) && slots.is_ready(key));
+                    let polled = slots.poll(key, Waker::noop(), || unreachable!("nothing to have"));
+                    assert_eq!(polled, Polled::Interrupted);
                     slots.restart(key, 0);
                     assert!(!slots.is_ready(key));
                 }
@@ -620,7 +633,14 @@ mod tests {
 
         fn poll(&mut self, which: usize, slots: &mut Slots<usize>) {
             let waker = Waker::from(self.wakers[which].clone());
-            let polled = slots.poll(self.key(), &waker);
+            let deferred = slots.poll(self.key(), &waker, || false);
+            let something = self.over || !self.queue.is_empty();
+            assert_eq!(
+                deferred == Polled::Deferred,
+                something,
+                "it stays for another time"
+            );
+            let polled = slots.poll(self.key(), &waker, || true);
             match self.queue.pop_front() {
                 Some(result) => {
                     let (Polled::Ready(found) | Polled::Item(found)) = polled else {
@@ -889,13 +909,14 @@ mod tests {
                 slots.mark_cancelled(key);
             }
             let _ = slots.complete(completion(key, INTERRUPTED, 0));
-            assert_eq!(slots.is_interrupted(key), again);
             if again {
+                let polled = slots.poll(key, Waker::noop(), || true);
+                assert_eq!(polled, Polled::Interrupted);
                 slots.restart(key, 7);
                 assert_eq!((slots.in_flight(), slots.staged_at(key)), (1, 7));
                 continue;
             }
-            let Polled::Ready(found) = slots.poll(key, Waker::noop()) else {
+            let Polled::Ready(found) = slots.poll(key, Waker::noop(), || true) else {
                 panic!("it is over")
             };
             assert_eq!(found.result, result);

@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ struct Core {
     missed: Vec<Key>,
     cancel_again_at: Instant,
     batch: Vec<Completion>,
-    actions: Vec<Action<Block<dyn Orphan>>>,
+    due: Due,
 }
 
 /// What [`Reactor::shutdown`] had to leave to the kernel.
@@ -124,7 +124,7 @@ impl Reactor {
                 missed: Vec::new(),
                 cancel_again_at: Instant::now(),
                 batch: Vec::with_capacity(BATCH),
-                actions: Vec::new(),
+                due: Due::default(),
             }),
             cache: Cache::default(),
             counters: std::sync::Arc::default(),
@@ -200,20 +200,18 @@ impl Reactor {
     /// Takes every visible completion, then wakes whoever waits for one. Returns how many
     /// there were.
     pub fn reap(&self) -> usize {
-        let (reaped, mut actions) = self.collect();
-        for action in actions.drain(..) {
-            act(action);
-        }
+        let (reaped, mut due) = self.collect();
+        due.act();
         self.counters.reaped(reaped);
-        if actions.capacity() <= STAGED_KEPT {
-            self.core.borrow_mut().actions = actions;
+        if due.wakers.capacity() + due.orphans.capacity() <= STAGED_KEPT {
+            self.core.borrow_mut().due = due;
         }
         reaped
     }
 
     /// The part of [`reap`](Self::reap) under the borrow: results are stored, and the
     /// ring's places are free again.
-    fn collect(&self) -> (usize, Vec<Action<Block<dyn Orphan>>>) {
+    fn collect(&self) -> (usize, Due) {
         let core = &mut *self.core.borrow_mut();
         let mut batch = std::mem::take(&mut core.batch);
         let mut reaped = 0;
@@ -233,7 +231,7 @@ impl Reactor {
             }
         }
         core.batch = batch;
-        (reaped, std::mem::take(&mut core.actions))
+        (reaped, std::mem::take(&mut core.due))
     }
 
     /// Whether completions wait: a look at memory, no call. The kernel may hold them back
@@ -292,68 +290,85 @@ impl Reactor {
         cx: &mut Context<'_>,
         restart: impl FnOnce() -> Entry,
     ) -> Poll<Completion> {
-        if self.is_interrupted(key) {
-            // Foreign code: it comes first, so that its panic changes nothing.
-            let entry = restart().with_user_data(key.user_data());
-            let core = &mut *self.core.borrow_mut();
-            core.slots.restart(key, core.next_place());
-            core.staged.push_back(entry);
-        }
-        if self.is_ready(key) && current::spend_budget(cx).is_pending() {
-            return Poll::Pending;
-        }
         match self.poll_slot(key, cx) {
-            Polled::Ready(completion) => Poll::Ready(completion),
-            Polled::Pending | Polled::NewWaker => {
-                assert!(
-                    !self.has_ended(),
-                    "this operation's runtime has ended, and the kernel may still own its buffer"
-                );
-                Poll::Pending
+            Polled::Ready(completion) => return Poll::Ready(completion),
+            Polled::Interrupted => {
+                // Foreign code: it comes first, so that its panic changes nothing.
+                let entry = restart().with_user_data(key.user_data());
+                self.restart(key, entry);
+                if let Polled::Ready(completion) = self.poll_slot(key, cx) {
+                    return Poll::Ready(completion);
+                }
             }
+            Polled::Pending | Polled::NewWaker | Polled::Deferred => {}
             Polled::Item(_) | Polled::Ended => {
                 unreachable!("a single operation has one completion")
             }
         }
+        assert!(
+            !self.has_ended() || self.is_ready(key),
+            "this operation's runtime has ended, and the kernel may still own its buffer"
+        );
+        Poll::Pending
     }
 
     /// Polls a multishot operation.
     pub(crate) fn poll_next(&self, key: Key, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
-        if self.is_ready(key) && current::spend_budget(cx).is_pending() {
-            return Poll::Pending;
-        }
         match self.poll_slot(key, cx) {
             Polled::Item(completion) => Poll::Ready(Some(completion)),
             Polled::Ended => Poll::Ready(None),
+            Polled::Deferred => Poll::Pending,
             Polled::Pending | Polled::NewWaker if self.has_ended() => Poll::Ready(None),
             Polled::Pending | Polled::NewWaker => Poll::Pending,
-            Polled::Ready(_) => unreachable!("a multishot's slot stays until it is dropped"),
+            Polled::Ready(_) | Polled::Interrupted => {
+                unreachable!("a multishot's slot stays until it is dropped")
+            }
         }
     }
 
-    /// Takes what is there, or keeps the waker.
+    /// Takes what is there, or keeps the waker, or calls it if the task's share is used up.
     fn poll_slot(&self, key: Key, cx: &mut Context<'_>) -> Polled {
-        let polled = self.core.borrow_mut().slots.poll(key, cx.waker());
-        if polled == Polled::NewWaker {
-            let waker = cx.waker().clone();
-            let unused = self.core.borrow_mut().slots.keep_waker(key, waker);
-            drop(unused);
-            if self.is_ready(key) {
-                // It came while the waker was cloned.
-                cx.waker().wake_by_ref();
-            }
+        let polled = {
+            let mut core = self.core.borrow_mut();
+            let slots = &mut core.slots;
+            slots.poll(key, cx.waker(), current::take_from_budget)
+        };
+        match polled {
+            Polled::NewWaker => self.keep_waker(key, cx),
+            Polled::Deferred => cx.waker().wake_by_ref(),
+            _ => {}
         }
         polled
+    }
+
+    /// The clone and the drop of a waker are foreign code: the reactor is free meanwhile.
+    fn keep_waker(&self, key: Key, cx: &mut Context<'_>) {
+        let waker = cx.waker().clone();
+        let (unused, ready) = {
+            let slots = &mut self.core.borrow_mut().slots;
+            (slots.keep_waker(key, waker), slots.is_ready(key))
+        };
+        drop(unused);
+        if ready {
+            // It came while the waker was cloned.
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Stages an interrupted operation again, if the ring is open; else it ends as cancelled.
+    fn restart(&self, key: Key, entry: Entry) {
+        let core = &mut *self.core.borrow_mut();
+        core.slots.restart(key, core.next_place());
+        if core.backend.is_some() {
+            core.staged.push_back(entry);
+        } else {
+            core.complete(cancelled(key.user_data()));
+        }
     }
 
     /// Whether the ring is closed.
     pub(crate) fn has_ended(&self) -> bool {
         self.core.borrow().backend.is_none()
-    }
-
-    fn is_interrupted(&self, key: Key) -> bool {
-        let core = self.core.borrow();
-        core.backend.is_some() && core.slots.is_interrupted(key)
     }
 
     pub(crate) fn is_ready(&self, key: Key) -> bool {
@@ -524,17 +539,12 @@ impl Reactor {
         if core.listening {
             core.doorbell.leak();
         }
-        let actions = std::mem::take(&mut core.actions);
-        let wakers = core.slots.take_wakers();
+        let mut due = std::mem::take(&mut core.due);
+        // Who still waits would hear of nothing any more.
+        due.wakers.extend(core.slots.take_wakers());
         drop(borrow);
         drop(backend);
-        // Who still waits would hear of nothing any more.
-        for action in actions
-            .into_iter()
-            .chain(wakers.into_iter().map(Action::Wake))
-        {
-            act(action);
-        }
+        due.act();
         Abandonment { operations }
     }
 }
@@ -634,6 +644,7 @@ impl Core {
     /// Takes a completion off the backend.
     fn take(&mut self, completion: Completion) {
         match completion.user_data {
+            number if number & (OWN | CANCEL) == 0 => self.complete(completion),
             NOTIFY => self.listening = false,
             NOBODY => {}
             number if number & CANCEL != 0 => {
@@ -652,11 +663,12 @@ impl Core {
     /// Stores a completion, and what is to be done for it.
     fn complete(&mut self, completion: Completion) {
         let (action, closer) = self.slots.complete(completion);
-        self.actions.extend(closer.map(Action::Wake));
         match action {
             Action::Nothing => {}
-            action => self.actions.push(action),
+            Action::Wake(waker) => self.due.wakers.push(waker),
+            Action::Finish(orphan, ending) => self.due.orphans.push((orphan, ending)),
         }
+        self.due.wakers.extend(closer);
     }
 
     /// Answers what the kernel never saw; for the end of the reactor.
@@ -676,14 +688,27 @@ impl Core {
     }
 }
 
-/// Wakes and ends are calls into foreign code: a panic there is theirs and stays there.
-fn act(action: Action<Block<dyn Orphan>>) {
-    let acted = catch_unwind(AssertUnwindSafe(|| match action {
-        Action::Nothing => {}
-        Action::Wake(waker) => waker.wake(),
-        Action::Finish(mut orphan, ending) => orphan.finish(ending),
-    }));
-    if let Err(payload) = acted {
+/// What is to be done once the reactor is not borrowed.
+#[derive(Default)]
+struct Due {
+    wakers: Vec<Waker>,
+    orphans: Vec<(Block<dyn Orphan>, Ending)>,
+}
+
+impl Due {
+    fn act(&mut self) {
+        for waker in self.wakers.drain(..) {
+            contain(|| waker.wake());
+        }
+        for (mut orphan, ending) in self.orphans.drain(..) {
+            contain(|| orphan.finish(ending));
+        }
+    }
+}
+
+/// Calls foreign code: a panic there is its own, and stays there.
+fn contain(call: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
         // Its drop is foreign code, too, and `eprintln` panics where stderr is gone.
         std::mem::forget(payload);
         let _ = writeln!(
