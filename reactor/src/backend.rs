@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! The seam between the reactor and whatever executes its operations.
 //!
 //! A backend takes 64-byte entries in order, executes them, and gives one completion for
@@ -30,17 +31,29 @@ pub enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The entry's number.
-    pub user_data: u64,
+    pub(crate) user_data: u64,
     /// The result: not negative, or a negated errno.
-    pub result: i32,
+    pub(crate) result: i32,
     /// `IORING_CQE_F_*`
-    pub flags: u32,
+    pub(crate) flags: u32,
 }
 
 /// `IORING_CQE_F_MORE`
 pub(crate) const MORE: u32 = 1 << 1;
 
+// Nobody else can make one: operations take a completion's word for what the kernel wrote
+// into their memory, and for which descriptors are theirs.
 impl Completion {
+    /// The result: not negative, or a negated errno.
+    pub fn result(&self) -> i32 {
+        self.result
+    }
+
+    /// `IORING_CQE_F_*`
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
     /// Whether the same entry will complete again.
     pub fn more(&self) -> bool {
         self.flags & MORE != 0
@@ -67,7 +80,13 @@ pub enum Register<'a> {
 }
 
 /// Executes entries. Owned by one reactor, used on one thread (M7).
-pub trait Backend {
+///
+/// # Safety
+///
+/// A completion says what is so: as many bytes were written into an operation's memory, and
+/// a descriptor is the operation's own; after an entry's last completion nothing it names is
+/// touched.
+pub unsafe trait Backend {
     /// Takes entries off the front of `staged`, as many as there is room for, and starts
     /// them; then waits for a first completion as `wait` says. With entries left over it
     /// does not wait for completions, since the caller has to reap and come back.

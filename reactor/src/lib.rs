@@ -48,7 +48,10 @@ mod notify;
 mod op;
 pub mod ops;
 mod reactor;
+#[cfg(any(test, feature = "script"))]
+mod request;
 mod ring;
+#[cfg(any(test, feature = "script"))]
 pub mod script;
 mod slice;
 mod turnstile;
@@ -58,13 +61,15 @@ pub use backend::{BATCH, Backend, Completion, Crossings, Register, Wait};
 pub use block::Shared;
 pub use buf::{BufResult, IoBuf, IoBufMut};
 pub use counters::{Counters, CountersSnapshot};
-pub use entry::{Buffer, Entry, Request};
+pub use entry::Entry;
 pub use fd::{FdHold, SharedFd};
 pub use flow::{Guarded, Inflow};
 pub use multishot::{Multishot, MultishotOperation};
 pub use notify::Notifier;
 pub use op::{Op, Operation};
 pub use reactor::{Abandonment, Reactor};
+#[cfg(any(test, feature = "script"))]
+pub use request::{Buffer, Request};
 pub use ring::{Features, RingConfig, RingMode};
 pub use slice::Slice;
 pub use turnstile::{Pass, Turn, Turnstile};

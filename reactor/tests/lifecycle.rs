@@ -148,7 +148,7 @@ unsafe impl Operation for Tracked {
 
     fn complete(self, completion: Completion) -> Output {
         self.0.completed.set(self.0.completed.get() + 1);
-        Output(self.0, completion.result)
+        Output(self.0, completion.result())
     }
 }
 
