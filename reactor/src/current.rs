@@ -90,6 +90,15 @@ pub fn submit_multishot<T: MultishotOperation>(operation: T) -> Multishot<T> {
     expect_current().submit_multishot(operation)
 }
 
+/// Submits a multishot operation that is cancelled once more than `bound` items wait.
+///
+/// # Panics
+///
+/// If no shard runs on this thread.
+pub fn submit_multishot_bounded<T: MultishotOperation>(operation: T, bound: usize) -> Multishot<T> {
+    expect_current().submit_multishot_bounded(operation, bound)
+}
+
 /// Whether a shard runs on this thread.
 pub fn is_entered() -> bool {
     with(|_| ()).is_some()

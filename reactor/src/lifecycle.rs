@@ -103,6 +103,9 @@ enum State<O> {
 
 #[derive(Default)]
 struct Many {
+    /// How many completions may wait; more, and the operation is to be cancelled. 0 is no
+    /// bound.
+    bound: usize,
     waker: Option<Waker>,
     queue: VecDeque<Completion>,
     ended: bool,
@@ -159,6 +162,30 @@ impl<O> Slots<O> {
             generation: 0,
             in_flight: 0,
         }
+    }
+
+    /// Bounds how many completions of a multishot operation may wait.
+    pub(crate) fn bound(&mut self, key: Key, bound: usize) {
+        if let Some(State::Many(many)) = self.get_mut(key).map(|slot| &mut slot.state) {
+            many.bound = bound;
+        }
+    }
+
+    /// Whether more completions wait than may, and nobody has cancelled the operation yet.
+    pub(crate) fn exceeds_bound(&self, key: Key) -> bool {
+        match self.slab.get(key.place as usize) {
+            Some(slot) if slot.restarts => match &slot.state {
+                State::Many(many) => many.bound > 0 && many.queue.len() > many.bound,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether a cancel was asked for.
+    pub(crate) fn is_cancelled(&self, key: Key) -> bool {
+        let slot = self.slab.get(key.place as usize);
+        slot.is_some_and(|slot| !slot.restarts)
     }
 
     /// A place for a new operation (1). `many`: it completes more than once.

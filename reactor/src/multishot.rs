@@ -61,6 +61,16 @@ impl<T: MultishotOperation> Multishot<T> {
         self.reactor.queued(self.key)
     }
 
+    /// Whether it was cancelled: by [`cancel`](Self::cancel), or because more items waited
+    /// than its bound allows. It then ends with the error of a cancelled operation.
+    pub fn is_cancelled(&self) -> bool {
+        self.reactor.is_cancelled(self.key)
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
     /// Asks the kernel to end the operation; items keep coming until it has.
     pub fn cancel(&self) {
         self.reactor.cancel(self.key);

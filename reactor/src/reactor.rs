@@ -147,6 +147,18 @@ impl Reactor {
         Multishot::new(self.clone(), key, operation)
     }
 
+    /// As [`submit_multishot`](Self::submit_multishot), but the operation is cancelled once
+    /// more than `bound` items wait to be taken.
+    pub fn submit_multishot_bounded<T: MultishotOperation>(
+        self: &Rc<Self>,
+        operation: T,
+        bound: usize,
+    ) -> Multishot<T> {
+        let multishot = self.submit_multishot(operation);
+        self.core.borrow_mut().slots.bound(multishot.key(), bound);
+        multishot
+    }
+
     fn stage(&self, entry: Entry, many: bool) -> Key {
         debug_assert_eq!(self.thread, std::thread::current().id(), "one owner (M7)");
         let mut core = self.core.borrow_mut();
@@ -377,6 +389,10 @@ impl Reactor {
 
     pub(crate) fn queued(&self, key: Key) -> usize {
         self.core.borrow().slots.queued(key)
+    }
+
+    pub(crate) fn is_cancelled(&self, key: Key) -> bool {
+        self.core.borrow().slots.is_cancelled(key)
     }
 
     /// Asks the kernel to end an operation that somebody still waits for.
@@ -663,6 +679,11 @@ impl Core {
     /// Stores a completion, and what is to be done for it.
     fn complete(&mut self, completion: Completion) {
         let (action, closer) = self.slots.complete(completion);
+        let key = Key::from_user_data(completion.user_data);
+        if completion.more() && self.slots.exceeds_bound(key) {
+            self.slots.mark_cancelled(key);
+            self.stage_cancel(key);
+        }
         match action {
             Action::Nothing => {}
             Action::Wake(waker) => self.due.wakers.push(waker),

@@ -10,9 +10,9 @@
 //! Whoever asks is served from all that is there, oldest first.
 //!
 //! A multishot takes connections whether or not anybody claims them. Beyond
-//! [`UNCLAIMED_MAX`] it is therefore cancelled (*paused*), so that further clients wait in
-//! the kernel's backlog, and a new one is armed when half have been claimed; the old one's
-//! rest is then *draining*. It is looked at when somebody asks, and at no other time.
+//! [`UNCLAIMED_MAX`] the reactor therefore cancels it (it is *paused*), so that further
+//! clients wait in the kernel's backlog, also while nobody asks. A new one is armed when half
+//! have been claimed; the old one's rest is then *draining*.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -52,8 +52,6 @@ pub(crate) struct Arrivals(RefCell<State>);
 struct State {
     once: Option<Op<Accept>>,
     many: Option<Multishot<AcceptMulti>>,
-    /// `many` was cancelled: too much of it is unclaimed, or nobody wants it.
-    paused: bool,
     /// The rest of a former `many`, which was cancelled.
     draining: Option<Multishot<AcceptMulti>>,
     backoff: Backoff,
@@ -144,8 +142,8 @@ impl State {
     /// What has arrived, oldest first; `None` if nothing is in flight either.
     fn take(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Arrival>>> {
         let mut waiting = false;
-        for (source, cancelled) in [(&mut self.draining, true), (&mut self.many, self.paused)] {
-            match poll_many(source, cancelled, cx) {
+        for source in [&mut self.draining, &mut self.many] {
+            match poll_many(source, cx) {
                 Poll::Ready(Some(item)) => return Poll::Ready(Some(item)),
                 Poll::Ready(None) => {}
                 Poll::Pending => waiting = true,
@@ -169,20 +167,16 @@ impl State {
         match ask {
             Ask::Once => self.once = Some(current::submit(Accept::new(hold))),
             Ask::Repeatedly => {
-                self.many = Some(current::submit_multishot(AcceptMulti::new(hold)));
-                self.paused = false;
+                let accept = AcceptMulti::new(hold);
+                self.many = Some(current::submit_multishot_bounded(accept, UNCLAIMED_MAX));
             }
         }
     }
 
-    /// Pauses a multishot that brought too much, and replaces a paused one of which enough
-    /// has been claimed.
+    /// Replaces a paused multishot of which enough has been claimed.
     fn balance(&mut self, fd: &SharedFd, ask: Ask) {
         let Some(many) = &self.many else { return };
-        if many.queued() > UNCLAIMED_MAX {
-            self.pause();
-        }
-        let claimed = self.paused && self.unclaimed() <= UNCLAIMED_MAX / 2;
+        let claimed = many.is_cancelled() && many.queued() <= UNCLAIMED_MAX / 2;
         let wanted = ask == Ask::Repeatedly && self.draining.is_none();
         if claimed
             && wanted
@@ -194,16 +188,11 @@ impl State {
         }
     }
 
-    fn unclaimed(&self) -> usize {
-        self.many.as_ref().map_or(0, Multishot::queued)
-    }
-
     fn pause(&mut self) {
         if let Some(many) = &self.many
-            && !self.paused
+            && !many.is_cancelled()
         {
             many.cancel();
-            self.paused = true;
         }
     }
 }
@@ -211,7 +200,6 @@ impl State {
 /// The next of a multishot, which leaves when it has ended; `None` if there is none.
 fn poll_many(
     source: &mut Option<Multishot<AcceptMulti>>,
-    cancelled: bool,
     cx: &mut Context<'_>,
 ) -> Poll<Option<io::Result<Arrival>>> {
     // Ends: there are finitely many items, and the end comes after the last.
@@ -220,7 +208,7 @@ fn poll_many(
             None => *source = None,
             Some(Ok(fd)) => return Poll::Ready(Some(Ok((fd, None)))),
             // The answer to our own cancel.
-            Some(Err(error)) if cancelled && is_cancel(&error) => {}
+            Some(Err(error)) if many.is_cancelled() && is_cancel(&error) => {}
             Some(Err(error)) => return Poll::Ready(Some(Err(error))),
         }
     }
