@@ -1,12 +1,16 @@
 //! Starting things from inside: tasks here and elsewhere, blocking jobs, a pause.
 
 use std::future::Future;
+use std::hash::Hash;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use roundel_blocking_pool::current::deliver;
+use roundel_blocking_pool::{Account, Full, Pool};
+
 use crate::current;
 use crate::handle::Handle;
-use crate::join::{JoinHandle, SendJoinHandle};
+use crate::join::{Id, JoinHandle, SendJoinHandle};
 use crate::task;
 
 /// Spawns a task on this shard. Its future need not be `Send`, and never leaves the shard.
@@ -106,15 +110,81 @@ pub fn shard() -> usize {
 /// # Panics
 ///
 /// If no shard runs on this thread, unless it is one of the pool's workers.
+///
+/// ```
+/// # roundel_executor::Builder::new().cores(roundel_executor::Cores::Count(1)).build()?.block_on(async {
+/// let sum = roundel_executor::spawn_blocking(|| (1..=1_000_u64).sum::<u64>());
+/// assert_eq!(sum.await.unwrap(), 500_500);
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn spawn_blocking<F, T>(f: F) -> SendJoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let pool = roundel_blocking_pool::current::pool().expect(current::NO_SHARD);
-    let deliver = roundel_blocking_pool::current::deliver();
-    let job = pool.submit(roundel_blocking_pool::Account::Unbound, deliver, f);
-    SendJoinHandle::of_job(job, crate::join::Id::next())
+    let job = pool().submit(Account::Unbound, deliver(), f);
+    SendJoinHandle::of_job(job, Id::next())
+}
+
+/// As [`spawn_blocking`], but with a full account the closure comes back at once: for who
+/// would rather shed work than wait.
+///
+/// # Errors
+///
+/// The closure, if there is no room, no worker can be started, or the runtime has ended.
+///
+/// # Panics
+///
+/// If no shard runs on this thread, unless it is one of the pool's workers.
+pub fn try_spawn_blocking<F, T>(f: F) -> Result<SendJoinHandle<T>, Full<F>>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let job = pool().try_submit(Account::Unbound, deliver(), f)?;
+    Ok(SendJoinHandle::of_job(job, Id::next()))
+}
+
+/// As [`spawn_blocking`], but closures with equal keys run one at a time, in the order of
+/// these calls, also when a handle was dropped; closures with other keys are not held up
+/// (M11). A closure that panics or is aborted does not stop those behind it.
+///
+/// A closure must not wait for one of its own key.
+///
+/// # Panics
+///
+/// If no shard runs on this thread, unless it is one of the pool's workers.
+///
+/// ```
+/// # roundel_executor::Builder::new().cores(roundel_executor::Cores::Count(1)).build()?.block_on(async {
+/// use std::sync::{Arc, Mutex};
+///
+/// let log = Arc::new(Mutex::new(Vec::new()));
+/// let (first, second) = (log.clone(), log.clone());
+/// drop(roundel_executor::spawn_serial("log", move || first.lock().unwrap().push(1)));
+/// roundel_executor::spawn_serial("log", move || second.lock().unwrap().push(2)).await.unwrap();
+/// assert_eq!(*log.lock().unwrap(), [1, 2]);
+/// # });
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn spawn_serial<K, F, T>(key: K, f: F) -> SendJoinHandle<T>
+where
+    K: Hash,
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    let job = pool().submit_serial(Account::Unbound, key, deliver(), f);
+    SendJoinHandle::of_job(job, Id::next())
+}
+
+/// The blocking pool of the runtime whose shard, or whose worker, this thread is.
+///
+/// # Panics
+///
+/// If it is neither.
+pub fn pool() -> Pool {
+    roundel_blocking_pool::current::pool().expect(current::NO_SHARD)
 }
 
 /// Lets every other ready task run once before this one goes on.

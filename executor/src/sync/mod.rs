@@ -1,8 +1,8 @@
-//! Channels and signals between tasks of one shard.
+//! Channels, signals, permits and cancellation between tasks of one shard.
 //!
-//! Names and meanings are those of `tokio::sync`, but everything here stays on one thread: no
-//! atomics, no locks, and nothing is `Send`. The types need no running shard, only something that
-//! polls them.
+//! Names and meanings are those of `tokio::sync` ([`CancellationToken`]: of `tokio_util::sync`), but
+//! everything here stays on one thread: no atomics, no locks, and nothing is `Send`. The types need
+//! no running shard, only something that polls them.
 //!
 //! ```compile_fail
 //! fn send<T: Send>(value: T) {}
@@ -25,6 +25,9 @@
 //! | [`mpsc::Sender::closed`], [`oneshot::Sender::closed`] | Nothing. |
 //! | [`oneshot::Receiver`] | Closes the channel, as the future is the receiver itself. Wait on `&mut receiver` to keep it. |
 //! | [`notify::Notified`] | Loses the place in line. A notification by `notify_one` that it had been given goes to the next in line, or is kept. |
+//! | [`Semaphore::acquire`] and its like | Loses the place in line. Permits that were already given go to the next in line. |
+//! | [`CancellationToken::cancelled`] | Nothing. |
+//! | [`CancellationToken::run_until_cancelled`] | Drops the future that it runs. |
 //!
 //! To send by `select!` without losing the message, `reserve` first and then send through the
 //! [`Permit`](mpsc::Permit), which is a plain call.
@@ -32,12 +35,20 @@
 //! Each of these futures spends the task's budget before it is ready, so a task that always finds
 //! its channel ready still lets the others of its shard run.
 
+mod cancellation;
 pub mod mpsc;
 pub mod notify;
 pub mod oneshot;
+mod semaphore;
 
 #[cfg(test)]
 mod testing;
 mod waker_cell;
 
+pub use cancellation::{
+    CancellationToken, DropGuard, WaitForCancellationFuture, WaitForCancellationFutureOwned,
+};
 pub use notify::Notify;
+pub use semaphore::{
+    AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError,
+};
