@@ -152,9 +152,10 @@ impl Builder {
     pub(crate) fn ring_config(&self) -> io::Result<RingConfig> {
         let mut ring = self.ring.clone();
         if ring.mode == RingMode::Auto
-            && let Ok(name) = std::env::var("ROUNDEL_RING")
+            && let Some(name) = std::env::var_os("ROUNDEL_RING")
         {
-            ring.mode = RingMode::from_name(&name).ok_or_else(|| {
+            let mode = name.to_str().and_then(RingMode::from_name);
+            ring.mode = mode.ok_or_else(|| {
                 io::Error::new(
                     io::ErrorKind::InvalidInput,
                     format!("ROUNDEL_RING is {name:?}: it may be auto, sqpoll or defer"),

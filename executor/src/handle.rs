@@ -115,7 +115,9 @@ impl Handle {
     ///
     /// # Panics
     ///
-    /// On a shard's thread, which it would block: await [`spawn`](Self::spawn) there.
+    /// On a shard's thread, which it would block: await [`spawn`](Self::spawn) there. Also
+    /// on the thread that built the runtime while it is in no `block_on`: the task may be
+    /// for that very thread, shard 0, and would never run.
     pub fn block_on<C, F>(&self, make: C) -> Result<F::Output, JoinError>
     where
         C: FnOnce() -> F + Send + 'static,
@@ -126,6 +128,12 @@ impl Handle {
             Handle::try_current().is_none(),
             "a shard runs on this thread, and blocking it would stop its tasks: await \
              `Handle::spawn` instead of calling `Handle::block_on`"
+        );
+        let home = self.home(0);
+        assert!(
+            home.thread() != std::thread::current().id() || home.is_stopped(),
+            "this thread is shard 0 and would wait for itself: call `Runtime::block_on` instead \
+             of `Handle::block_on`"
         );
         park_on(self.spawn(make))
     }

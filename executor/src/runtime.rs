@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle as ThreadHandle;
 use std::time::{Duration, Instant};
@@ -29,7 +29,10 @@ use crate::handle::{Handle, ShardMetrics};
 use crate::join::SendJoinHandle;
 use crate::run_queue::CompletionShare;
 use crate::shard::{Home, Shard, ShardEnd};
+use crate::task::{contain, log_panic, say};
 
+/// A time that no shutdown takes.
+const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long the drop of a runtime may take.
 const DROP_DEADLINE: Duration = Duration::from_millis(500);
 /// What a shard's thread gets beyond the deadline to report.
@@ -115,6 +118,12 @@ impl Runtime {
 
     pub(crate) fn start(builder: Builder) -> io::Result<Runtime> {
         let ring = builder.ring_config()?;
+        if builder.name.contains('\0') {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a thread's name cannot hold a zero byte",
+            ));
+        }
         let allowed = allowed()?;
         let cpus = builder.cores.resolve(&allowed, quota())?;
         let pool = builder.pool.clone().unwrap_or_else(|| {
@@ -127,20 +136,20 @@ impl Runtime {
 
         let reactor = Reactor::new(&ring)?;
         let mut homes = vec![Home::new(0, &reactor)];
+        // An error from here on, or a panic of the hook, drops `starting`, which ends the
+        // other threads.
         let starting = start_others(&builder, &ring, &cpus)?;
-        // An error from here on drops `starting`, and with it the senders that the other
-        // threads wait on: they end.
         for start in &starting {
             homes.push(start.standing()?);
+        }
+        if let Some(hook) = &builder.on_thread_start {
+            hook();
         }
         let handle = Handle::new(homes, pool);
         let others = starting
             .into_iter()
             .map(|start| start.begin(&handle))
             .collect();
-        if let Some(hook) = &builder.on_thread_start {
-            hook();
-        }
         let shard = Shard::new(
             handle.home(0).clone(),
             reactor,
@@ -251,7 +260,10 @@ impl Runtime {
         if self.ended.replace(true) {
             return ShutdownReport::default();
         }
-        let deadline = Instant::now() + timeout;
+        // A timeout too long for the clock is a long one.
+        let now = Instant::now();
+        let deadline = now.checked_add(timeout).unwrap_or(now + LONG);
+        self.shard.home().stop();
         for (index, other) in self.others.iter().enumerate() {
             // A shard that is gone already cannot be told, and need not.
             let _ = other.deadline.send(deadline);
@@ -271,9 +283,12 @@ impl Runtime {
             let left = (deadline + REPORT_GRACE).saturating_duration_since(Instant::now());
             match other.end.recv_timeout(left) {
                 Ok(end) => note_end(&mut report, index + 1, end),
-                Err(_) => report
+                Err(RecvTimeoutError::Timeout) => report
                     .shards
                     .push(format!("shard {} did not come out of a task", index + 1)),
+                Err(RecvTimeoutError::Disconnected) => report
+                    .shards
+                    .push(format!("the thread of shard {} has panicked", index + 1)),
             }
         }
         let pool = self.handle.pool().shutdown(deadline);
@@ -282,9 +297,7 @@ impl Runtime {
             .iter()
             .map(|job| format!("{} on {}", job.job, job.thread))
             .collect();
-        if let Some(hook) = &self.on_thread_stop {
-            hook();
-        }
+        call_hook("on_thread_stop", &self.on_thread_stop);
         report
     }
 }
@@ -293,7 +306,7 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         let report = self.end(DROP_DEADLINE);
         if !report.is_clean() {
-            eprintln!("roundel: the runtime ended, and {report}");
+            say(format_args!("the runtime ended, and {report}"));
         }
         for other in self.others.drain(..) {
             // One that is stuck in a task is abandoned, as just said.
@@ -322,11 +335,19 @@ fn note_end(report: &mut ShutdownReport, shard: usize, end: ShardEnd) {
     }
 }
 
+/// Calls a hook whose panic must not end a shard, nor stop its end.
+fn call_hook(name: &str, hook: &Option<Hook>) {
+    if let Some(hook) = hook
+        && let Err(payload) = contain(|| hook())
+    {
+        log_panic(name, payload);
+    }
+}
+
 /// A shard's thread between its start and its beginning.
 struct Starting {
-    thread: ThreadHandle<()>,
+    waiting: Waiting,
     standing: Receiver<io::Result<Arc<Home>>>,
-    begin: Sender<Handle>,
     deadline: Sender<Instant>,
     end: Receiver<ShardEnd>,
 }
@@ -340,12 +361,32 @@ impl Starting {
     }
 
     fn begin(self, handle: &Handle) -> Other {
+        let Starting {
+            mut waiting,
+            end,
+            deadline,
+            ..
+        } = self;
+        let (begin, thread) = waiting.0.take().expect("a thread begins once");
         // The thread waits for this and for nothing else.
-        let _ = self.begin.send(handle.clone());
+        let _ = begin.send(handle.clone());
         Other {
-            thread: self.thread,
-            end: self.end,
-            deadline: self.deadline,
+            thread,
+            end,
+            deadline,
+        }
+    }
+}
+
+/// A thread that waits for its beginning. Dropping it ends the thread instead: a build
+/// that fails leaves none behind.
+struct Waiting(Option<(Sender<Handle>, ThreadHandle<()>)>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some((begin, thread)) = self.0.take() {
+            drop(begin);
+            let _ = thread.join();
         }
     }
 }
@@ -378,9 +419,8 @@ fn start_others(
                 .name(format!("{}-{index}", builder.name))
                 .spawn(move || life.run())?;
             Ok(Starting {
-                thread,
+                waiting: Waiting(Some((begin, thread))),
                 standing,
-                begin,
                 deadline,
                 end,
             })
@@ -420,17 +460,15 @@ impl Life {
         let Ok(handle) = self.begin.recv() else {
             return;
         };
-        if let Some(hook) = &self.on_thread_start {
-            hook();
-        }
+        call_hook("on_thread_start", &self.on_thread_start);
         let pool = handle.pool().clone();
         let shard = Shard::new(home.clone(), reactor, self.share, handle);
         let entered = shard.enter(&pool);
         if let Err(error) = shard.run(|| home.inbox.take_wake() && home.is_stopped()) {
-            eprintln!(
-                "roundel: the ring of shard {} has become unusable: {error}",
-                self.index
-            );
+            let index = self.index;
+            say(format_args!(
+                "the ring of shard {index} has become unusable: {error}"
+            ));
         }
         let deadline = self
             .deadline
@@ -439,9 +477,7 @@ impl Life {
         let end = shard.shut_down(deadline);
         drop(entered);
         drop(shard);
-        if let Some(hook) = &self.on_thread_stop {
-            hook();
-        }
+        call_hook("on_thread_stop", &self.on_thread_stop);
         // The runtime may have given up on us.
         let _ = self.end.send(end);
     }
@@ -452,7 +488,7 @@ impl Life {
 #[doc(hidden)]
 pub fn start_or_exit(builder: Builder) -> Runtime {
     builder.build().unwrap_or_else(|error| {
-        eprintln!("roundel: the runtime could not be started: {error}");
+        say(format_args!("the runtime could not be started: {error}"));
         std::process::exit(1)
     })
 }

@@ -12,8 +12,9 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Wake, Waker};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use roundel_blocking_pool::{Deliver, Pool};
@@ -36,6 +37,9 @@ const PEEK_EVERY: u32 = 4;
 const POLLS_MIN: usize = 32;
 /// Tasks taken from other threads in one turn.
 const INBOX_MAX: usize = 256;
+/// What a shutdown with less time gives a task that another thread has claimed to wake it,
+/// and is about to push: that takes nanoseconds, unless the thread lost its CPU meanwhile.
+const CLAIM_GRACE: Duration = Duration::from_millis(100);
 /// Timers fired in one turn.
 const TIMERS_MAX: usize = 256;
 
@@ -47,9 +51,14 @@ pub(crate) struct Home {
     pub(crate) counters: Arc<Counters>,
     /// The runtime wants this shard to end.
     stop: AtomicBool,
+    /// Nobody runs the shard now (shard 0 between two `block_on`s). Written by the shard's
+    /// thread, read by pool workers.
+    resting: AtomicBool,
+    thread: ThreadId,
 }
 
 impl Home {
+    /// The face of a shard that will run on this thread.
     pub(crate) fn new(index: usize, reactor: &Reactor) -> Arc<Self> {
         let notifier = reactor.notifier();
         Arc::new(Home {
@@ -58,6 +67,8 @@ impl Home {
             metrics: ShardMetrics::new(),
             counters: reactor.counters(),
             stop: AtomicBool::new(false),
+            resting: AtomicBool::new(true),
+            thread: std::thread::current().id(),
         })
     }
 
@@ -86,6 +97,26 @@ impl Home {
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
+
+    /// The thread that runs the shard.
+    pub(crate) fn thread(&self) -> ThreadId {
+        self.thread
+    }
+
+    /// The shard is left for now. What was delivered to it may wake somebody else.
+    fn rest(&self) {
+        self.resting.store(true, Ordering::Relaxed);
+        // With the one in `deliver`: it sees the flag, or this sees its waker.
+        fence(Ordering::SeqCst);
+        self.wake_delivered();
+    }
+
+    /// Wakes in place of a shard that rests. Ends: a job is delivered once.
+    fn wake_delivered(&self) {
+        while let Some(waker) = self.inbox.pop_completion() {
+            wake_contained(waker);
+        }
+    }
 }
 
 /// The waker of a shard's root future.
@@ -103,6 +134,10 @@ impl Wake for Home {
 impl Deliver for Home {
     fn deliver(&self, waker: Waker) {
         self.inbox.push_completion(waker);
+        fence(Ordering::SeqCst);
+        if self.resting.load(Ordering::Relaxed) {
+            self.wake_delivered();
+        }
     }
 }
 
@@ -126,6 +161,16 @@ pub(crate) struct Entered {
     _pool: roundel_blocking_pool::current::Guard,
     _shard: current::Entered,
     _reactor: roundel_reactor::current::Entered,
+    _rest: Rest,
+}
+
+/// The shard rests when this is dropped.
+struct Rest(Arc<Home>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.rest();
+    }
 }
 
 impl Shard {
@@ -150,10 +195,12 @@ impl Shard {
 
     /// Makes the shard, its reactor and the pool this thread's.
     pub(crate) fn enter(self: &Rc<Self>, pool: &Pool) -> Entered {
+        self.home.resting.store(false, Ordering::Relaxed);
         Entered {
             _pool: roundel_blocking_pool::current::enter(pool, Some(self.home.clone())),
             _shard: current::enter(self.clone()),
             _reactor: roundel_reactor::current::enter(self.reactor.clone()),
+            _rest: Rest(self.home.clone()),
         }
     }
 
@@ -298,11 +345,18 @@ impl Shard {
 
     /// Ends the shard: drops every task's future here, then cancels every operation, all
     /// within the deadline. What the kernel will not give back is leaked and named.
+    ///
+    /// Each task is woken and polled once even if there is no time at all: what that does
+    /// not end is on its way from another thread.
     pub(crate) fn shut_down(&self, deadline: Instant) -> ShardEnd {
         self.closing.set(true);
+        self.wake_all();
+        let begun = Instant::now();
+        let mut wake_at = begun + Duration::from_millis(10);
         // Ends: with nothing live, or at the deadline. Dropping futures may spawn more.
-        let mut wake_at = Instant::now();
         loop {
+            // The root future is over; its wake is nobody's.
+            let _ = self.home.inbox.take_wake();
             self.take_inbox();
             self.drop_ready();
             let nothing_queued = self.queues.borrow().is_empty();
@@ -310,7 +364,7 @@ impl Shard {
                 break;
             }
             let now = Instant::now();
-            if now >= deadline {
+            if now >= deadline.max(begun + CLAIM_GRACE) {
                 break;
             }
             if now >= wake_at {
@@ -323,12 +377,19 @@ impl Shard {
             }
         }
         self.home.inbox.close();
-        self.take_inbox();
-        self.drop_ready();
-        while let Some(waker) = self.home.inbox.pop_completion() {
-            wake_contained(waker);
+        // Ends: who pushes now empties the inbox as well. All of it, not a batch: nobody
+        // else looks there any more.
+        while let Some(ready) = self.home.inbox.pop() {
+            self.queues.borrow_mut().push(Class::Ordinary, ready);
         }
-        let tasks = self.live.borrow().len();
+        self.drop_ready();
+        self.home.wake_delivered();
+        let left = self.live.take();
+        let tasks = left.len();
+        // Their futures belong to this thread, which leaves: the wakers keep them for good.
+        for (_, waker) in left {
+            std::mem::forget(waker);
+        }
         let timers = self.timers.borrow().len();
         self.home.metrics.timers_live(timers as u64);
         let Abandonment { operations, .. } = self.reactor.shutdown(deadline);
@@ -400,7 +461,7 @@ impl Shard {
     pub(crate) fn deregister(&self, place: usize) {
         self.home.metrics.task_ended();
         // A task's own waker: dropping it runs nobody's code.
-        let _ = self.live.borrow_mut().remove(place);
+        let _ = self.live.borrow_mut().try_remove(place);
     }
 }
 
@@ -417,5 +478,75 @@ pub(crate) struct ShardEnd {
 fn wake_contained(waker: Waker) {
     if let Err(payload) = contain(|| waker.wake()) {
         log_panic("a waker", payload);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::{OnceLock, mpsc};
+    use std::task::Poll;
+
+    use roundel_reactor::RingConfig;
+
+    use super::*;
+    use crate::task::spawn_local;
+
+    /// Tells on which thread it is dropped. Not `Send`.
+    struct Tells {
+        tell: mpsc::Sender<ThreadId>,
+        _stays: Rc<()>,
+    }
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            // The test may have ended.
+            let _ = self.tell.send(std::thread::current().id());
+        }
+    }
+
+    /// A wake that another thread brings after the shard has closed its inbox, of a task that the
+    /// shard had no time for, touches no future: provoked by a close with such a task alive.
+    #[test]
+    fn a_wake_that_comes_too_late_drops_nothing_abroad() {
+        let pool = Pool::new(roundel_blocking_pool::Config::new()).expect("the default settings");
+        let reactor = Reactor::new(&RingConfig::default()).expect("a ring can be had");
+        let home = Home::new(0, &reactor);
+        let handle = Handle::new(vec![home.clone()], pool.clone());
+        let shard = Shard::new(home.clone(), reactor, CompletionShare::default(), handle);
+        let entered = shard.enter(&pool);
+        let (tell, told) = mpsc::channel();
+        let (give, given) = mpsc::channel();
+        let tells = Tells {
+            tell,
+            _stays: Rc::new(()),
+        };
+        let task = spawn_local(&home, async move {
+            let _tells = tells;
+            poll_fn(|cx| {
+                give.send(cx.waker().clone()).expect("the test waits");
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        shard.run_ready().expect("the ring works");
+        let waker = given.recv().expect("the task was polled");
+        // So that a tool that looks for leaks finds what is leaked on purpose.
+        static KEPT: OnceLock<Waker> = OnceLock::new();
+        KEPT.get_or_init(|| waker.clone());
+        home.inbox.close();
+        std::thread::spawn(move || waker.wake())
+            .join()
+            .expect("a late wake is no panic");
+        let abort = task.abort_handle();
+        std::thread::spawn(move || abort.abort())
+            .join()
+            .expect("a late abort is no panic");
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
+        assert!(!task.is_finished());
+        drop(entered);
+        drop(shard);
+        drop(task);
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
     }
 }

@@ -16,7 +16,9 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::fmt;
 use std::future::Future;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -32,24 +34,42 @@ use crate::join::{AbortHandle, Id, JoinError, JoinHandle, SendJoinHandle, TaskRe
 use crate::run_queue::Class;
 use crate::shard::Home;
 
-/// A task that is to be polled. Run or dropped on its shard; one that was never polled may
-/// be dropped anywhere.
-pub(crate) struct Ready(async_task::Runnable<()>);
+/// A task that is to be polled, on its shard.
+///
+/// It may be dropped anywhere. A task that was never polled ends with that. One that was
+/// is leaked: its future belongs to a shard's thread, and only a poll ends it there.
+pub(crate) struct Ready(Option<async_task::Runnable<Arc<Header>>>);
 
 impl Ready {
     /// Polls the task. Nothing of it panics out of here.
-    pub(crate) fn run(self) {
-        // The answer only says whether it woke itself, and it is queued already then.
-        let _ = self.0.run();
+    pub(crate) fn run(mut self) {
+        if let Some(runnable) = self.0.take() {
+            // The answer only says whether it woke itself, and it is queued already then.
+            let _ = runnable.run();
+        }
+    }
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        if let Some(runnable) = self.0.take()
+            && runnable.metadata().polled.load(Ordering::Relaxed)
+        {
+            // Its shard had no time left for it, and has named it in its report.
+            std::mem::forget(runnable);
+        }
     }
 }
 
 /// What everybody who knows a task shares of it.
 pub(crate) struct Header {
     id: Id,
+    /// Set by the first poll. Relaxed is enough: whoever holds a [`Ready`] has it from the
+    /// poll before.
+    polled: AtomicBool,
     /// Set by anybody, read by the task's poll: it ends instead of going on.
     aborted: AtomicBool,
-    /// Set once, when the future is gone.
+    /// Set once, when the future is gone and the outcome is there.
     finished: AtomicBool,
 }
 
@@ -57,6 +77,7 @@ impl Header {
     fn new() -> Arc<Self> {
         Arc::new(Header {
             id: Id::next(),
+            polled: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             finished: AtomicBool::new(false),
         })
@@ -111,13 +132,15 @@ where
         registered: None,
     };
     let home = home.clone();
-    let schedule = move |runnable| Home::schedule(&home, Ready(runnable));
-    // SAFETY: the future is `'static`. It need not be `Send`: the runnable is polled and
-    // dropped on its shard's thread only, which debug builds assert, unless it was never
-    // polled. `spawn_local` queues it on its own thread at once; `spawn_remote`'s future is
-    // a `Send` closure until its first poll. The wakers may go anywhere and touch nothing
-    // but the cell's state and `schedule`, which is `Send + Sync` (an `Arc<Home>`).
-    let (runnable, task) = unsafe { async_task::spawn_unchecked(contained, schedule) };
+    let schedule = move |runnable| Home::schedule(&home, Ready(Some(runnable)));
+    let builder = async_task::Builder::new().metadata(header.clone());
+    // SAFETY: the future is `'static`. It need not be `Send`: it is polled on its shard's
+    // thread only, which debug builds assert, and ended there by a poll; a `Ready` that is
+    // dropped ends only what was never polled. Of that, `spawn_local` queues its own on its
+    // own thread at once, and `spawn_remote`'s future is a `Send` closure until its first
+    // poll. The wakers may go anywhere and touch nothing but the cell's state and
+    // `schedule`, which is `Send + Sync` (an `Arc<Home>`), as the metadata is.
+    let (runnable, task) = unsafe { builder.spawn_unchecked(|_| contained, schedule) };
     task.detach();
     let waker = runnable.waker();
     runnable.schedule();
@@ -154,6 +177,7 @@ where
             if this.registered.is_none() {
                 let place = shard.register(cx.waker().clone());
                 this.registered = Some((place, std::thread::current().id()));
+                this.header.polled.store(true, Ordering::Relaxed);
             }
             shard.is_closing()
         });
@@ -207,8 +231,7 @@ where
                 shard.deregister(place)
             });
         }
-        self.header.finished.store(true, Ordering::Release);
-        finish(&self.join, outcome);
+        finish(&self.join, &self.header, outcome);
     }
 }
 
@@ -217,7 +240,7 @@ where
     F: Future,
     J: JoinPlace<F::Output>,
 {
-    /// The cell drops it unfinished: never polled, or nobody can wake it any more.
+    /// The cell drops it unfinished: it was never polled.
     fn drop(&mut self) {
         if self.future.is_some() {
             self.end(Err(JoinError::cancelled(self.header.id)));
@@ -262,7 +285,7 @@ impl<T> JoinPlace<T> for Arc<Mutex<Join<T>>> {
 }
 
 /// The task's side: leaves the outcome, and wakes who joins.
-fn finish<T>(join: &impl JoinPlace<T>, outcome: Result<T, JoinError>) {
+fn finish<T>(join: &impl JoinPlace<T>, header: &Header, outcome: Result<T, JoinError>) {
     let mut outcome = Some(outcome);
     let waker = join.with(|join| match join {
         Join::Awaited(waker) => {
@@ -274,6 +297,7 @@ fn finish<T>(join: &impl JoinPlace<T>, outcome: Result<T, JoinError>) {
         }
         Join::Done(_) | Join::Over => None,
     });
+    header.finished.store(true, Ordering::Release);
     if let Some(outcome) = outcome {
         discard(outcome);
     }
@@ -325,7 +349,7 @@ fn discard<T>(outcome: Result<T, JoinError>) {
     if let Err(error) = &outcome
         && error.is_panic()
     {
-        eprintln!("roundel: nobody joins a task that panicked: {error}");
+        say(format_args!("nobody joins a task that panicked: {error}"));
     }
     if let Err(payload) = contain(|| drop(outcome)) {
         log_panic("the drop of an output that nobody took", payload);
@@ -339,11 +363,18 @@ pub(crate) fn contain<R>(f: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>
 
 /// Says on standard error that something panicked which nobody joins.
 pub(crate) fn log_panic(what: &str, payload: Box<dyn Any + Send>) {
-    eprintln!("roundel: {what} panicked: {}", panic_message(&*payload));
+    let message = panic_message(&*payload);
+    say(format_args!("{what} panicked: {message}"));
     // A payload may panic in its drop: that second one is leaked.
     if let Err(second) = contain(|| drop(payload)) {
         std::mem::forget(second);
     }
+}
+
+/// Says something on standard error. That nobody listens there any more (a pipe whose
+/// reader has gone) must not bring a shard down, as the panic of `eprintln!` would.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "roundel: {text}");
 }
 
 /// Wakes a task so that it is polled as a completion is: an abort ends a wait (M1).

@@ -19,16 +19,29 @@
 //! operation met memory that was gone (`EFAULT`). Tests with a kernel poller hold a lock:
 //! each poller takes a CPU.
 
+mod counting;
+mod files;
 mod guard;
+mod limits;
 mod process;
+mod random;
+mod signals;
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roundel_executor::{Builder, Cores, RingMode, Runtime};
 
+pub use counting::{CountingAllocator, allocations, traced};
+pub use files::{TempDir, close_forgotten, evict};
 pub use guard::GuardBuf;
-pub use process::{descriptors, raise_descriptor_limit, threads};
+pub use limits::{Lowered, cpu_time};
+pub use process::{descriptors, open_descriptors, raise_descriptor_limit, threads};
+pub use random::Random;
+pub use signals::{Alarms, die_of_sigpipe};
+
+/// Far more than anything here takes, far less than somebody's patience: a liveness bound.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the child process is told.
 const MODE: &str = "ROUNDEL_TEST_MODE";
@@ -59,7 +72,20 @@ pub fn every_mode<F: FnOnce(&Case)>(body: F) {
     run_in(&["defer", "sqpoll", "auto"], body);
 }
 
+/// Runs a test of what only a ring with a kernel poller does.
+///
+/// # Panics
+///
+/// If the test fails.
+pub fn in_sqpoll<F: FnOnce(&Case)>(body: F) {
+    run_in(&["sqpoll"], body);
+}
+
 /// Runs a test for which the ring does not matter.
+///
+/// # Panics
+///
+/// If the test fails.
 ///
 /// # Panics
 ///
@@ -74,6 +100,42 @@ pub fn scaled(large: usize) -> usize {
     match std::env::var("ROUNDEL_TIER").as_deref() {
         Ok("large") => large,
         _ => (large / 50).max(1),
+    }
+}
+
+/// Waits until something is so, looking again every millisecond.
+///
+/// # Panics
+///
+/// If it does not become so.
+pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "never came: {what}");
+        roundel_executor::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Waits until no operation has a slot and as many descriptors are open as were before.
+///
+/// # Panics
+///
+/// If it does not come to that, and if no shard runs on this thread.
+pub async fn settled(open_before: usize) {
+    let until = Instant::now() + PATIENCE;
+    let handle = roundel_executor::Handle::current();
+    // Ends: when it is settled, or by the assertion.
+    loop {
+        let slots: u64 = handle.metrics().iter().map(|shard| shard.ring.slots).sum();
+        let open = descriptors();
+        if slots == 0 && open == open_before {
+            return;
+        }
+        assert!(
+            Instant::now() < until,
+            "{slots} slots are taken, and {open_before} descriptors became {open}"
+        );
+        roundel_executor::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -156,6 +218,22 @@ impl Case {
     ///
     /// If something is left, or the ring served nothing.
     pub fn end(&self, runtime: Runtime) {
+        let handle = runtime.handle().clone();
+        self.end_with_forgotten(runtime);
+        for (shard, metrics) in handle.metrics().into_iter().enumerate() {
+            assert_eq!(metrics.tasks.tasks_live, 0, "tasks left on shard {shard}");
+            assert_eq!(metrics.tasks.timers_live, 0, "timers left on shard {shard}");
+            assert_eq!(metrics.ring.slots, 0, "slots left on shard {shard}");
+        }
+    }
+
+    /// As [`end`](Self::end) for a test that forgot futures: what those had taken may be
+    /// left, but the kernel must have given everything back.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel still has something, or the ring served nothing.
+    pub fn end_with_forgotten(&self, runtime: Runtime) {
         assert_eq!(
             runtime.report().mode,
             self.mode,
@@ -166,9 +244,6 @@ impl Case {
         assert!(report.is_clean(), "{report}");
         let mut submitted = 0;
         for (shard, metrics) in handle.metrics().into_iter().enumerate() {
-            assert_eq!(metrics.tasks.tasks_live, 0, "tasks left on shard {shard}");
-            assert_eq!(metrics.tasks.timers_live, 0, "timers left on shard {shard}");
-            assert_eq!(metrics.ring.slots, 0, "slots left on shard {shard}");
             assert_eq!(
                 metrics.ring.faults, 0,
                 "EFAULT completions on shard {shard}"

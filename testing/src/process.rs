@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -36,9 +36,15 @@ pub(crate) fn rerun(test: &str, told: &[(&str, String)]) -> Result<(), String> {
     }
 }
 
+/// After how long a test is taken to be stuck: its process ends by `SIGALRM`, so that the
+/// run goes on. A count as others, so three minutes in the small tier.
+const STUCK_SECONDS: usize = 9_000;
+
 /// Runs a body, and demands as many descriptors and threads after it as before.
 pub(crate) fn accounted(body: impl FnOnce()) {
     raise_descriptor_limit();
+    // SAFETY: sets a clock of this process, whose signal ends it.
+    unsafe { libc::alarm(crate::scaled(STUCK_SECONDS) as u32) };
     let before = (descriptors(), threads());
     body();
     let until = Instant::now() + SETTLE;
@@ -69,6 +75,23 @@ pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd")
         .expect("proc is mounted")
         .count()
+}
+
+/// The numbers of the descriptors this process has open.
+///
+/// # Panics
+///
+/// If proc is not mounted.
+pub fn open_descriptors() -> Vec<RawFd> {
+    // Listed first and looked at then: the listing has a descriptor itself.
+    let listed: Vec<RawFd> = fs::read_dir("/proc/self/fd")
+        .expect("proc is mounted")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    listed
+        .into_iter()
+        .filter(|fd| fs::read_link(format!("/proc/self/fd/{fd}")).is_ok())
+        .collect()
 }
 
 /// How many threads this process has.
