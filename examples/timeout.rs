@@ -40,7 +40,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(elapsed) => println!("nothing after {patience:?}: {elapsed}"),
     }
     let (result, late) = stream.read(Vec::with_capacity(64)).await;
-    println!("{} bytes later: {}", result?, String::from_utf8_lossy(&late));
+    println!(
+        "{} bytes later: {}",
+        result?,
+        String::from_utf8_lossy(&late)
+    );
     peer.await??;
     Ok(())
 }

@@ -7,31 +7,22 @@
 //! worker, and every job of a serial lane, goes to the public queue at once: behind its own submitter it
 //! might wait for ever.
 //!
-//! **Who is woken** (`call`): nobody while somebody *searches*. A searcher looks at every queue, and does so
-//! again after it announced that it goes to sleep. When it finds something and was the last searcher, it calls
-//! the next if more is left. So work that waits always has a searcher, or every worker is busy:
-//! 1. A producer pushes, fences, reads `searching`. Above zero: done. Otherwise it raises `searching`, claims
-//!    one sleeper (or starts a thread), which inherits that count.
-//! 2. If it found nobody, it lowers `searching` again, fences, and if work and a sleeper are there now, tries
-//!    again: another producer may have seen its raised count and relied on it.
-//! 3. A searcher that found work lowers `searching`; if it was the last, it does as a producer does.
-//! 4. A searcher that found nothing announces its sleep, lowers `searching`, fences, looks at every queue.
-//!
-//! **Shutdown**: the stage is raised by swap before the queues are emptied; whoever pushed reads it after a
-//! fence, and cancels its own job if the pool was closed meanwhile. One of the two sees the other, so no job
-//! is left in a queue that nobody serves.
+//! Who is woken for it stands in `account/calling.rs`; how workers come and go, and how the crew ends, in
+//! `account/staff.rs`.
 
-use crate::atomics::{AtomicU64, AtomicUsize, Batch, fence};
-use crate::config::{Account, AccountConfig, InvalidSetting, Registered, Registration};
-use crate::config::{check_max_works, check_workers};
+mod calling;
+mod staff;
+
+use crate::atomics::{AtomicU64, AtomicUsize, fence};
+use crate::config::{Account, AccountConfig};
 use crate::error::JobError;
 use crate::fixed::{Phase, Seat};
 use crate::job::{Home, Queued, Task};
 use crate::lane::Lanes;
 use crate::ordinary::Ordinaries;
 use crate::public::Public;
-use crate::roster::{Roster, Stats};
-use crate::thread::{self, ThreadSettings};
+use crate::roster::Roster;
+use crate::thread::ThreadSettings;
 use crate::watch::Watch;
 use crate::{Owner, current, worker};
 use std::io;
@@ -179,7 +170,10 @@ impl Crew {
             return Placed::Accepted;
         }
         if let Err(error) = self.ensure_server() {
-            return Placed::NoWorker(error);
+            return match self.stage() {
+                Stage::Open => Placed::NoWorker(error),
+                Stage::Draining | Stage::Closed => Placed::ShutDown,
+            };
         }
         if let Some(lane) = lane {
             self.public_accepted.fetch_add(1, Relaxed);
@@ -215,7 +209,7 @@ impl Crew {
                 if wanted == Phase::Vacant {
                     self.searching.fetch_add(1, AcqRel);
                     if !self.start_fixed(seat) {
-                        self.stop_searching();
+                        self.retract_search();
                         continue;
                     }
                 }
@@ -226,38 +220,6 @@ impl Crew {
             }
         }
         false
-    }
-
-    /// Makes sure that a job just inserted here is seen (step 2 of the seat's protocol).
-    fn wake_for(self: &Arc<Self>, seat: &Seat) {
-        fence(SeqCst);
-        match seat.phase() {
-            Phase::Searching => {}
-            Phase::Asleep => {
-                if !self.claim(seat) {
-                    self.call();
-                }
-            }
-            Phase::Busy | Phase::Stuck | Phase::Vacant => self.call_for_private(),
-        }
-    }
-
-    /// The short way of `call` for what every producer does when all workers are busy: a look at the phases
-    /// tells that nobody is there to be woken. (Who announces its sleep later sees the job.)
-    fn call_for_private(self: &Arc<Self>) {
-        let mut anyone = false;
-        for seat in &self.seats[..self.nr_workers()] {
-            match seat.phase() {
-                Phase::Searching => return,
-                Phase::Asleep | Phase::Vacant => anyone = true,
-                Phase::Busy | Phase::Stuck => {}
-            }
-        }
-        if anyone {
-            self.call();
-        } else if self.watch.arm() {
-            self.summon_ordinary();
-        }
     }
 
     /// Pushes a job to the public queue, or to the waiting list if it has no place and none is free.
@@ -357,298 +319,8 @@ impl Crew {
         self.call();
     }
 
-    /// Sees to it that work that waits has a searcher, or that every worker is busy; in that case, that
-    /// someone watches over what waits in private queues.
-    pub(crate) fn call(self: &Arc<Self>) {
-        // Each further round means that a worker went to sleep meanwhile.
-        loop {
-            fence(SeqCst);
-            if self.searching.load(Acquire) > 0 || self.stage() == Stage::Closed {
-                return;
-            }
-            let public = !self.public.is_empty();
-            let private = self.seats().iter().any(Seat::has_stealable);
-            if !public && !private {
-                return;
-            }
-            self.searching.fetch_add(1, AcqRel);
-            if public && self.ordinary.call_idle()
-                || self.claim_any()
-                || private && self.start_any_fixed()
-                || public && self.grow().is_ok()
-            {
-                return;
-            }
-            self.searching.fetch_sub(1, AcqRel);
-            fence(SeqCst);
-            let anyone = public && self.ordinary.any_idle()
-                || self
-                    .seats()
-                    .iter()
-                    .any(|seat| seat.phase() == Phase::Asleep);
-            if anyone {
-                continue;
-            }
-            if private && self.watch.arm() {
-                self.summon_ordinary();
-            }
-            return;
-        }
-    }
-
-    /// Sees to it that an ordinary worker comes by, if there may be one more: it is to watch.
-    pub(crate) fn summon_ordinary(self: &Arc<Self>) {
-        self.searching.fetch_add(1, AcqRel);
-        if !self.ordinary.call_idle() && self.grow().is_err() {
-            self.searching.fetch_sub(1, AcqRel);
-            self.call();
-        }
-    }
-
-    /// Claims and wakes the worker of one seat.
-    fn claim(&self, seat: &Seat) -> bool {
-        self.searching.fetch_add(1, AcqRel);
-        let claimed = seat.claim_sleeper();
-        if claimed {
-            seat.unpark();
-        } else {
-            self.searching.fetch_sub(1, AcqRel);
-        }
-        claimed
-    }
-
-    /// Wakes any fixed worker that sleeps; the caller has counted it as searching.
-    fn claim_any(&self) -> bool {
-        let sleeper = self.seats().iter().find(|seat| seat.claim_sleeper());
-        if let Some(seat) = sleeper {
-            seat.unpark();
-        }
-        sleeper.is_some()
-    }
-
-    /// A worker looks for work from here on.
-    pub(crate) fn start_searching(&self) {
-        self.searching.fetch_add(1, AcqRel);
-    }
-
-    /// A searcher found work (step 3).
-    pub(crate) fn found_work(self: &Arc<Self>) {
-        if self.searching.fetch_sub(1, AcqRel) == 1 {
-            self.call();
-        }
-    }
-
-    /// A searcher ends its search, having announced its sleep or its exit.
-    pub(crate) fn stop_searching(&self) {
-        self.searching.fetch_sub(1, AcqRel);
-    }
-
-    /// The last look of a fixed worker that has announced its sleep (step 4).
-    pub(crate) fn anything_to_do(&self) -> bool {
-        self.stage() != Stage::Open
-            || !self.public.is_empty()
-            || self.seats().iter().any(Seat::has_stealable)
-    }
-
     /// The seats that may be taken: those beyond were never asked for.
     pub(crate) fn seats(&self) -> &[Seat] {
         &self.seats[..self.seats_used.load(Acquire)]
-    }
-
-    /// Before the public queue accepts a job, someone must be there to run it.
-    fn ensure_server(self: &Arc<Self>) -> io::Result<()> {
-        if self.ordinary.alive() + self.fixed_alive() > 0 {
-            return Ok(());
-        }
-        self.searching.fetch_add(1, AcqRel);
-        let started = self.grow();
-        if started.is_err() {
-            self.searching.fetch_sub(1, AcqRel);
-        }
-        started
-    }
-
-    /// Starts an ordinary worker, which the caller has counted as searching.
-    fn grow(self: &Arc<Self>) -> io::Result<()> {
-        if !self.ordinary.join() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let name = format!(
-            "{}-{}o{}",
-            self.settings.prefix,
-            self.letter(),
-            self.ordinary.number()
-        );
-        let started = self.start(Stats::new(name, None), worker::ordinary);
-        if started.is_err() {
-            self.ordinary.leave();
-        }
-        started
-    }
-
-    /// Starts any fixed worker that may run and does not; the caller has counted it as searching.
-    fn start_any_fixed(self: &Arc<Self>) -> bool {
-        self.seats[..self.nr_workers()]
-            .iter()
-            .any(|seat| seat.phase() == Phase::Vacant && self.start_fixed(seat))
-    }
-
-    /// Starts the worker of a vacant seat, which the caller has counted as searching. False: the seat is taken,
-    /// or the thread could not be started.
-    fn start_fixed(self: &Arc<Self>, seat: &Seat) -> bool {
-        if !seat.occupy() {
-            return false;
-        }
-        self.fixed_alive.fetch_add(1, AcqRel);
-        let index = seat.index();
-        let name = format!("{}-{}{index}", self.settings.prefix, self.letter());
-        let started = self.start(Stats::new(name, Some(index)), move |crew, stats| {
-            worker::fixed(crew, index, stats);
-        });
-        if started.is_err() {
-            // Others may have inserted while the thread was being started.
-            let accepted = seat.close();
-            seat.set_phase(Phase::Vacant);
-            self.fixed_alive.fetch_sub(1, AcqRel);
-            accepted.into_iter().for_each(|task| self.hand_over(task));
-        }
-        started.is_ok()
-    }
-
-    fn start(
-        self: &Arc<Self>,
-        stats: Arc<Stats>,
-        body: impl FnOnce(&Arc<Crew>, &Arc<Stats>) + Send + 'static,
-    ) -> io::Result<()> {
-        self.roster.add(stats.clone());
-        let (crew, worker) = (self.clone(), stats.clone());
-        let started = thread::start(stats.name.clone(), move || {
-            crew.settings.apply(&worker.name);
-            let guard = current::enter_worker(&crew, &worker);
-            body(&crew, &worker);
-            drop(guard);
-            crew.roster.remove(&worker);
-        });
-        if started.is_err() {
-            self.roster.remove(&stats);
-            self.threads_refused.fetch_add(1, Relaxed);
-        }
-        started
-    }
-
-    fn letter(&self) -> char {
-        match self.account {
-            Account::Bound => 'b',
-            Account::Unbound => 'u',
-        }
-    }
-
-    /// Whether the worker of this seat is one too many.
-    pub(crate) fn is_surplus(&self, index: usize) -> bool {
-        index >= self.nr_workers()
-    }
-
-    /// Moves a job out of a seat's hands into the public queue (step 3 of the exit).
-    pub(crate) fn hand_over(self: &Arc<Self>, task: Task) {
-        if let Some(Home::Seat(seat)) = task.header().home() {
-            let to = if self.public.reserve() {
-                Home::Public
-            } else {
-                self.public.add_unplaced();
-                Home::Waiting
-            };
-            if task.header().move_home(Home::Seat(seat), to) {
-                self.seats[seat].release();
-            } else {
-                // It was aborted just now; its canceller has freed the place at the seat.
-                self.release(to);
-            }
-        }
-        self.send_out(task);
-    }
-
-    /// The worker of a seat ends: all it had accepted goes to the public queue.
-    pub(crate) fn leave_seat(self: &Arc<Self>, seat: &Seat, batch: Batch<Task>) {
-        let accepted = seat.close();
-        while let Some(task) = batch.pop() {
-            self.hand_over(task);
-        }
-        accepted.into_iter().for_each(|task| self.hand_over(task));
-        seat.stand_up(batch);
-        self.fixed_alive.fetch_sub(1, AcqRel);
-        fence(SeqCst);
-        self.call();
-    }
-
-    /// Changes the fixed workers while the crew runs (M12).
-    pub(crate) fn register(&self, wanted: Registration) -> Result<Registered, InvalidSetting> {
-        let mut clamped = None;
-        let mut nr_workers = wanted.nr_workers;
-        if let Some(asked) = nr_workers {
-            check_workers(asked, self.seats.len())?;
-            clamped = thread::threads_max().filter(|&max| max < asked);
-            nr_workers = clamped.or(nr_workers);
-        }
-        if let Some(max_works) = wanted.max_works {
-            check_max_works(max_works)?;
-        }
-        let swap = |value: &AtomicUsize, new: Option<usize>| match new {
-            Some(new) => value.swap(new, AcqRel),
-            None => value.load(Acquire),
-        };
-        if let Some(wanted) = nr_workers {
-            self.seats_used.fetch_max(wanted, AcqRel);
-        }
-        let previous = Registered {
-            nr_workers: swap(&self.nr_workers, nr_workers),
-            max_works: swap(&self.max_works, wanted.max_works),
-            clamped,
-        };
-        fence(SeqCst);
-        // Those that sleep must see that they are to leave.
-        self.wake_sleepers(self.nr_workers());
-        Ok(previous)
-    }
-
-    /// Claims and wakes every fixed worker that sleeps, from this seat on.
-    fn wake_sleepers(&self, from: usize) {
-        for seat in self.seats().iter().skip(from) {
-            self.claim(seat);
-        }
-    }
-
-    /// Raises the stage and wakes everyone, so that they see it.
-    pub(crate) fn raise_stage(&self, stage: Stage) {
-        self.stage.fetch_max(stage as usize, AcqRel);
-        fence(SeqCst);
-        self.wake_sleepers(0);
-        loop {
-            self.searching.fetch_add(1, AcqRel);
-            if !self.ordinary.call_idle() {
-                self.searching.fetch_sub(1, AcqRel);
-                break;
-            }
-        }
-    }
-
-    /// Cancels everything that is queued; only once the crew is closed. Returns how many jobs it were.
-    pub(crate) fn cancel_all(self: &Arc<Self>) -> usize {
-        let mut cancelled = 0;
-        let mut cancel = |task: Task| {
-            cancelled += usize::from(self.cancel(&*task, JobError::cancelled()));
-        };
-        // Lanes and the waiting list first: they feed the public queue.
-        self.lanes.take_all().into_iter().for_each(&mut cancel);
-        self.public.take_waiting().into_iter().for_each(&mut cancel);
-        for seat in &self.seats {
-            seat.close().into_iter().for_each(&mut cancel);
-            while let Some(task) = seat.steal_one() {
-                cancel(task);
-            }
-        }
-        while let Some(task) = self.public.pop() {
-            cancel(task);
-        }
-        cancelled
     }
 }

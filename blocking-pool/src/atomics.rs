@@ -18,6 +18,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A thread-local with a constant first value (loom's has no `const` form).
+macro_rules! thread_local_const {
+    (static $name:ident: $type:ty = $first:expr;) => {
+        #[cfg(not(loom))]
+        std::thread_local! { static $name: $type = const { $first }; }
+        #[cfg(loom)]
+        loom::thread_local! { static $name: $type = $first; }
+    };
+}
+pub(crate) use thread_local_const;
+
 #[cfg(not(loom))]
 mod shipped {
     pub(crate) use std::hint::spin_loop;
@@ -28,11 +39,25 @@ mod shipped {
     use crossbeam_deque::{Injector, Steal, Stealer, Worker};
     use std::time::Duration;
 
-    /// Parks this thread, at most for `limit`. May return early.
-    pub(crate) fn park(limit: Option<Duration>) {
-        match limit {
-            Some(limit) => thread::park_timeout(limit),
-            None => thread::park(),
+    /// One thread's sleep, which any thread may end.
+    #[derive(Clone)]
+    pub(crate) struct Parking(thread::Thread);
+
+    impl Parking {
+        pub(crate) fn of_this_thread() -> Self {
+            Parking(thread::current())
+        }
+
+        /// Sleeps until it is unparked, at most for `limit`; may return early. Only for the thread it belongs to.
+        pub(crate) fn park(&self, limit: Option<Duration>) {
+            match limit {
+                Some(limit) => thread::park_timeout(limit),
+                None => thread::park(),
+            }
+        }
+
+        pub(crate) fn unpark(&self) {
+            self.0.unpark();
         }
     }
 
@@ -126,14 +151,37 @@ mod modelled {
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
     pub(crate) use loom::thread;
 
-    use super::lock;
+    use super::{PoisonError, lock};
     use std::collections::VecDeque;
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Parks this thread. Loom has no clock: a limit never passes.
-    pub(crate) fn park(_limit: Option<Duration>) {
-        thread::park();
+    // Loom's own `unpark` also ends a wait for a lock, which it then takes for a fault of the model.
+    #[derive(Clone)]
+    pub(crate) struct Parking(Arc<(Mutex<bool>, Condvar)>);
+
+    impl Parking {
+        pub(crate) fn of_this_thread() -> Self {
+            Parking(Arc::new((Mutex::new(false), Condvar::new())))
+        }
+
+        /// Loom has no clock: a limit never passes.
+        pub(crate) fn park(&self, _limit: Option<Duration>) {
+            let mut unparked = lock(&self.0.0);
+            while !*unparked {
+                unparked = self
+                    .0
+                    .1
+                    .wait(unparked)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            *unparked = false;
+        }
+
+        pub(crate) fn unpark(&self) {
+            *lock(&self.0.0) = true;
+            self.0.1.notify_one();
+        }
     }
 
     pub(crate) struct Queue<T>(Mutex<VecDeque<T>>);

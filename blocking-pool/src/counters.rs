@@ -35,6 +35,8 @@ pub struct AccountCounters {
     pub rejected: u64,
     /// Jobs that have not started, those that wait for room among them.
     pub depth: usize,
+    /// Of `depth`: jobs that have a place in the public queue.
+    pub public_depth: usize,
     /// Of `depth`: jobs that wait for room, or for their turn in a serial lane.
     pub waiting: usize,
     /// The age of the job that has been running longest.
@@ -111,7 +113,7 @@ impl AccountCounters {
             })
             .collect();
         let (private_accepted, private_queued) = crew.private_counts();
-        let waiting = crew.public.unplaced();
+        let (public_depth, waiting) = (crew.public.queued(), crew.public.unplaced());
         AccountCounters {
             accepted: private_accepted + crew.public_accepted.load(Relaxed) + totals.inline,
             run: totals.run,
@@ -120,7 +122,8 @@ impl AccountCounters {
             inline: totals.inline,
             cancelled: crew.cancelled.load(Relaxed),
             rejected: crew.rejected.load(Relaxed),
-            depth: private_queued + crew.public.queued() + waiting,
+            depth: private_queued + public_depth + waiting,
+            public_depth,
             waiting,
             longest_running: workers
                 .iter()

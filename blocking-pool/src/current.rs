@@ -4,6 +4,7 @@
 //! `const` and has no destructor: it is usable from other thread-locals' destructors, and costs one load.
 
 use crate::account::Crew;
+use crate::atomics::thread_local_const;
 use crate::config::Account;
 use crate::handle::Job;
 use crate::roster::Stats;
@@ -14,10 +15,9 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-thread_local! {
+thread_local_const! {
     // `ManuallyDrop` is what keeps the destructor away: every value that is put in is taken out by its guard.
-    static CURRENT: RefCell<ManuallyDrop<Option<Entered>>> =
-        const { RefCell::new(ManuallyDrop::new(None)) };
+    static CURRENT: RefCell<ManuallyDrop<Option<Entered>>> = RefCell::new(ManuallyDrop::new(None));
 }
 
 #[derive(Clone)]

@@ -8,13 +8,16 @@
 //! ([`Batch`]), so short jobs never wait behind a long one while a sibling is idle.
 //!
 //! ```text
-//!              start 1              found work 2
-//!   Vacant ─────────────► Searching ───────────► Busy
-//!     ▲                   ▲  │    ▲               │
+//!              start 1              found work 2            watch 7
+//!   Vacant ─────────────► Searching ───────────► Busy ◄─────────────► Stuck
+//!     ▲                   ▲  │    ▲               │       next job 8
 //!     │           claim 5 │  │ 4  └───────────────┘
 //!     │                   │  ▼        ran dry 3
 //!     │                  Asleep
-//!     └── leave 6, from Searching; Busy ◄── 8, 7 ──► Stuck (see `watch.rs`)
+//!     └── leave 6, from Searching
+//!
+//!   1 `occupy`   2, 3, 4 `set_phase`, by `worker.rs`   5 `claim_sleeper`   6 `stand_up`
+//!   7 `mark_stuck`   8 `count_started`
 //! ```
 //!
 //! Insertion against going to sleep:
@@ -37,7 +40,7 @@
 //! 2. A thief takes the oldest half of the batch, or, if that is empty, half of the queue under its lock.
 //! 3. A stolen job keeps its home: it counts against this seat until it starts.
 
-use crate::atomics::{AtomicU64, AtomicUsize, Batch, BatchStealer, Mutex, lock, thread};
+use crate::atomics::{AtomicU64, AtomicUsize, Batch, BatchStealer, Mutex, Parking, lock};
 use crate::job::{Home, Task, take_shells};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -83,7 +86,7 @@ pub(crate) struct Seat {
     stealer: BatchStealer<Task>,
     /// The owner's end of the batch, while nobody sits here.
     spare: Mutex<Option<Batch<Task>>>,
-    thread: Mutex<Option<thread::Thread>>,
+    parking: Mutex<Option<Parking>>,
     /// Jobs ever inserted; written under the queue's lock.
     accepted: AtomicU64,
     /// Jobs that the worker began; only it writes.
@@ -108,7 +111,7 @@ impl Seat {
             }),
             stealer,
             spare: Mutex::new(Some(batch)),
-            thread: Mutex::new(None),
+            parking: Mutex::new(None),
             accepted: AtomicU64::new(0),
             started: AtomicU64::new(0),
         }
@@ -122,12 +125,12 @@ impl Seat {
         Phase::of(self.phase.load(Acquire))
     }
 
-    /// The worker's own change of phase (2, 3, 4, 6).
+    /// The worker's own change of phase.
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.phase.swap(phase as usize, AcqRel);
     }
 
-    /// Takes a vacant seat for a thread that is about to start (1), and opens its queue.
+    /// Takes a vacant seat for a thread that is about to start, and opens its queue.
     pub(crate) fn occupy(&self) -> bool {
         let taken = self.exchange(Phase::Vacant, Phase::Searching);
         if taken {
@@ -136,7 +139,7 @@ impl Seat {
         taken
     }
 
-    /// Claims a sleeping worker (5): the caller must `unpark` it.
+    /// Claims a sleeping worker: the caller must `unpark` it.
     #[must_use]
     pub(crate) fn claim_sleeper(&self) -> bool {
         self.phase() == Phase::Asleep && self.exchange(Phase::Asleep, Phase::Searching)
@@ -148,12 +151,12 @@ impl Seat {
             .is_ok()
     }
 
-    /// The watcher's mark: this worker does not come back from its job (7).
+    /// The watcher's mark: this worker does not come back from its job.
     pub(crate) fn mark_stuck(&self) -> bool {
         self.exchange(Phase::Busy, Phase::Stuck)
     }
 
-    /// The worker begins a job; if it was held to be stuck, it is not any more (8).
+    /// The worker begins a job; if it was held to be stuck, it is not any more.
     pub(crate) fn count_started(&self) {
         self.started.store(self.started.load(Relaxed) + 1, Relaxed);
         if self.phase() == Phase::Stuck {
@@ -166,24 +169,28 @@ impl Seat {
     }
 
     pub(crate) fn unpark(&self) {
-        // The handle is cloned so that the system call happens with the lock free.
-        let thread = lock(&self.thread).clone();
-        if let Some(thread) = thread {
-            thread.unpark();
+        if let Some(parking) = self.parking() {
+            parking.unpark();
         }
     }
 
     /// Parks until someone has claimed this seat's worker.
     pub(crate) fn sleep(&self) {
+        let parking = self.parking().expect("the worker that calls sits here");
         // A job may leave a stray unpark behind; the phase says whether this one was meant.
         while self.phase() == Phase::Asleep {
-            crate::atomics::park(None);
+            parking.park(None);
         }
+    }
+
+    /// A clone, so that the system calls happen with the lock free.
+    fn parking(&self) -> Option<Parking> {
+        lock(&self.parking).clone()
     }
 
     /// The calling thread is the worker from here on: it can be unparked, and owns the batch.
     pub(crate) fn sit_down(&self) -> Batch<Task> {
-        *lock(&self.thread) = Some(thread::current());
+        *lock(&self.parking) = Some(Parking::of_this_thread());
         lock(&self.spare)
             .take()
             .expect("the last worker put the batch back before the seat was vacant")
@@ -192,7 +199,7 @@ impl Seat {
     /// The seat is free for another thread (step 4 of the exit).
     pub(crate) fn stand_up(&self, batch: Batch<Task>) {
         *lock(&self.spare) = Some(batch);
-        *lock(&self.thread) = None;
+        *lock(&self.parking) = None;
         self.set_phase(Phase::Vacant);
     }
 
@@ -201,22 +208,15 @@ impl Seat {
         if self.queued() >= max_works {
             return false;
         }
-        let mut shells = Vec::new();
         let mut private = lock(&self.queue);
         if !private.open || self.queued() >= max_works {
             return false;
-        }
-        if private.jobs.len() >= 2 * max_works {
-            // As many shells as jobs may wait here: memory stays bounded whatever is aborted.
-            shells = take_shells(&mut private.jobs);
         }
         self.queued.fetch_add(1, AcqRel);
         task.header().set_home(Home::Seat(self.index));
         private.jobs.push_back(task.clone());
         self.accepted
             .store(self.accepted.load(Relaxed) + 1, Relaxed);
-        drop(private);
-        drop(shells);
         true
     }
 

@@ -17,6 +17,8 @@
 //!   Cancelled
 //! ```
 //!
+//! 1 `Header::claim`, 2 `Cell::finish`, 3 `Header::move_home`, 4 `Header::cancel`.
+//!
 //! A cancelled job's closure is dropped at once by the canceller. What stays in the queue is a *shell*:
 //! whoever pops it runs nothing.
 //!

@@ -26,8 +26,11 @@ const BUCKETS: usize = if cfg!(loom) { 1 } else { 64 };
 
 pub(crate) struct Lanes {
     keyed: RandomState,
-    buckets: Box<[Mutex<HashMap<u64, VecDeque<Task>>>]>,
+    buckets: Box<[Mutex<Bucket>]>,
 }
+
+/// The jobs behind the one that is out, for each lane.
+type Bucket = HashMap<u64, VecDeque<Task>>;
 
 impl Lanes {
     pub(crate) fn new() -> Self {
@@ -65,6 +68,7 @@ impl Lanes {
         let mut bucket = lock(self.bucket(lane));
         let behind = bucket.get_mut(&lane)?;
         let mut next = behind.pop_front();
+        // Ends at the first live job, or at the end of the lane.
         while let Some(shell) = next.take_if(|task| task.header().is_shell()) {
             shells.push(shell);
             next = behind.pop_front();
@@ -98,7 +102,7 @@ impl Lanes {
         taken
     }
 
-    fn bucket(&self, lane: u64) -> &Mutex<HashMap<u64, VecDeque<Task>>> {
+    fn bucket(&self, lane: u64) -> &Mutex<Bucket> {
         // The modulus is below the number of buckets, so it fits.
         &self.buckets[(lane % BUCKETS as u64) as usize]
     }

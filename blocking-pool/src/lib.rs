@@ -66,6 +66,8 @@ mod fixed;
 mod handle;
 mod job;
 mod lane;
+#[cfg(all(test, loom))]
+mod loom_model;
 mod ordinary;
 mod public;
 mod roster;
@@ -121,6 +123,10 @@ impl Pool {
     ///
     /// If a setting cannot be.
     pub fn new(config: Config) -> Result<Pool, InvalidSetting> {
+        if config.name.contains('\0') {
+            // The system takes a thread's name as a C string.
+            return Err(InvalidSetting("the name has a zero byte".into()));
+        }
         config.bound.check()?;
         config.unbound.check()?;
         let settings = Arc::new(ThreadSettings::new(&config));
@@ -143,10 +149,13 @@ impl Pool {
 
     /// Submits a closure that may block; awaiting the [`Job`] gives what it returns.
     ///
-    /// If the account is full, the job waits for room, in order of arrival, and awaiting it so holds back the
-    /// submitter. On a worker of the same account nothing waits: the closure runs there and then, inside the job
-    /// that submits it, so jobs that submit jobs and wait for them do not wait for ever. (Sixteen levels deep;
-    /// from there on the job waits for room.)
+    /// If the account is full, the job waits for room, in order of arrival; awaiting it so holds back the submitter.
+    /// The bound is on what the queues hold: whoever drops the handles of jobs that wait, instead of awaiting them,
+    /// lets the waiting list grow ([`try_submit`](Pool::try_submit) is the call that sheds load).
+    ///
+    /// On a worker of the same account nothing waits for room: the closure runs there and then, inside the job that
+    /// submits it. (Sixteen levels deep; from there on it waits.) A job may wait for another job, but each that
+    /// does holds a worker: when all the workers that the account may have wait like that, nothing moves.
     ///
     /// `deliver` gets the waker of whoever awaits the job when it is done; `None` wakes directly.
     ///

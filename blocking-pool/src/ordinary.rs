@@ -14,7 +14,7 @@
 //! 3. A producer pushes, fences, then looks for an idle worker or a free number. Before 1 it finds the worker
 //!    idle; after 1 it starts another; in between, 2 sees its job.
 
-use crate::atomics::{AtomicBool, AtomicUsize, Mutex, lock, park, thread};
+use crate::atomics::{AtomicBool, AtomicUsize, Mutex, Parking, lock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub(crate) struct Ordinaries {
 /// One ordinary worker, as those see it who may wake it.
 pub(crate) struct Sleeper {
     called: AtomicBool,
-    thread: thread::Thread,
+    parking: Parking,
 }
 
 /// How a wait for work ended.
@@ -49,7 +49,7 @@ impl Sleeper {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Sleeper {
             called: AtomicBool::new(false),
-            thread: thread::current(),
+            parking: Parking::of_this_thread(),
         })
     }
 
@@ -57,9 +57,14 @@ impl Sleeper {
         self.called.load(Acquire)
     }
 
+    /// Only for the worker itself.
+    pub(crate) fn park(&self, limit: Option<Duration>) {
+        self.parking.park(limit);
+    }
+
     fn call(&self) {
         self.called.store(true, Release);
-        self.thread.unpark();
+        self.parking.unpark();
     }
 }
 
@@ -145,12 +150,12 @@ impl Ordinaries {
         while !sleeper.is_called() {
             match limit.map(|limit| limit.saturating_sub(idle_since.elapsed())) {
                 // It may not go: it waits without waking again and again.
-                None => park(None),
+                None => sleeper.park(None),
                 Some(Duration::ZERO) if self.try_retire(sleeper, needed_if_last()) => {
                     return Rest::Retired;
                 }
                 Some(Duration::ZERO) => limit = None,
-                Some(left) => park(Some(left)),
+                Some(left) => sleeper.park(Some(left)),
             }
         }
         Rest::Called

@@ -14,7 +14,7 @@
 //! 3. A watcher that is called to public work gives the watch back and, while it is on, summons another.
 
 use crate::account::Crew;
-use crate::atomics::{AtomicBool, fence, park};
+use crate::atomics::{AtomicBool, fence};
 use crate::fixed::{Phase, Seat};
 use crate::ordinary::Sleeper;
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ pub(crate) fn keep(crew: &Arc<Crew>, sleeper: &Sleeper) {
     let mut started_before = HashMap::new();
     let mut quiet = 0;
     while !sleeper.is_called() {
-        park(Some(TICK));
+        sleeper.park(Some(TICK));
         let waiting = look(crew, &mut started_before);
         quiet = if waiting { 0 } else { quiet + 1 };
         if quiet < QUIET_TICKS {

@@ -6,7 +6,7 @@
 //! `account.rs`, `fixed.rs` and `ordinary.rs`.
 
 use crate::account::{Crew, Stage};
-use crate::atomics::{Batch, fence, spin_loop};
+use crate::atomics::{Batch, fence, spin_loop, thread_local_const};
 use crate::fixed::{Phase, Seat};
 use crate::job::{Home, Task};
 use crate::ordinary::{Rest, Sleeper};
@@ -28,8 +28,8 @@ const SPIN: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 5 });
 /// part of the worker's stack.
 const INLINE_DEPTH: usize = 16;
 
-thread_local! {
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
+thread_local_const! {
+    static DEPTH: Cell<usize> = Cell::new(0);
 }
 
 /// The life of a fixed worker. Whoever started it has occupied the seat and counted it as searching.
@@ -160,6 +160,8 @@ pub(crate) fn ordinary(crew: &Arc<Crew>, stats: &Arc<Stats>) {
                 crew.stop_searching();
             }
             crew.ordinary.leave();
+            // Somebody may have relied on this search while the queues are drained.
+            crew.call();
             return;
         }
         // Work that came meanwhile may have relied on this worker's search, also private work, which it does
@@ -210,18 +212,18 @@ fn run(crew: &Arc<Crew>, task: Task, stats: &Stats) {
 
 /// Runs a job on the worker that submits it, because the queue is full. False: too many run inside each other.
 pub(crate) fn run_inline(task: &Task, stats: &Stats) -> bool {
-    let depth = DEPTH.get();
+    let depth = DEPTH.with(Cell::get);
     if depth >= INLINE_DEPTH {
         return false;
     }
     task.header()
         .claim()
         .expect("a job that no one else knows yet is still queued");
-    DEPTH.set(depth + 1);
+    DEPTH.with(|nested| nested.set(depth + 1));
     stats.count_inline();
     // It cannot unwind: panics of the closure are its outcome, all others are contained.
     execute(task, stats);
-    DEPTH.set(depth);
+    DEPTH.with(|nested| nested.set(depth));
     true
 }
 

@@ -37,6 +37,7 @@ impl Drop for Entered {
 }
 
 /// Calls `f` with this thread's shard, if one runs. `f` must not call foreign code.
+#[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&Rc<Shard>) -> R) -> Option<R> {
     CURRENT.with(|current| current.borrow().as_ref().map(f))
 }

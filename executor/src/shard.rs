@@ -74,6 +74,7 @@ impl Home {
 
     /// Queues a ready task: on this thread if it is the shard's own, else through the
     /// inbox.
+    #[inline]
     pub(crate) fn schedule(home: &Arc<Home>, ready: Ready) {
         let mut ready = Some(ready);
         let _ = current::with(|shard| {
@@ -277,6 +278,7 @@ impl Shard {
         self.queues.borrow().completions() == 0
     }
 
+    #[inline]
     fn poll(&self, class: Class, ready: Ready) {
         match class {
             Class::Completion => self.home.metrics.poll_completion(),
@@ -439,6 +441,7 @@ impl Shard {
         &self.timers
     }
 
+    #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.get()
     }

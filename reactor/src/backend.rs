@@ -45,6 +45,7 @@ pub(crate) const MORE: u32 = 1 << 1;
 // into their memory, and for which descriptors are theirs.
 impl Completion {
     /// The result: not negative, or a negated errno.
+    #[inline]
     pub fn result(&self) -> i32 {
         self.result
     }
@@ -55,6 +56,7 @@ impl Completion {
     }
 
     /// Whether the same entry will complete again.
+    #[inline]
     pub fn more(&self) -> bool {
         self.flags & MORE != 0
     }
@@ -64,6 +66,7 @@ impl Completion {
     /// # Errors
     ///
     /// The errno the kernel returned.
+    #[inline]
     pub fn into_result(self) -> io::Result<u32> {
         u32::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
     }

@@ -321,6 +321,7 @@ impl<B> Drop for Lent<B> {
 }
 
 /// A length the kernel takes, from a length a buffer has.
+#[inline]
 pub(crate) fn transfer_len(len: usize) -> u32 {
     len.min(TRANSFER_MAX) as u32
 }

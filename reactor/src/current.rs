@@ -55,6 +55,7 @@ impl Drop for Entered {
     }
 }
 
+#[inline]
 fn with<R>(f: impl FnOnce(&Rc<Reactor>) -> R) -> Option<R> {
     CURRENT.with(|current| current.borrow().as_ref().map(f))
 }
@@ -74,6 +75,7 @@ pub(crate) fn expect_current() -> Rc<Reactor> {
 /// # Panics
 ///
 /// If no shard runs on this thread.
+#[inline]
 pub fn submit<T: Operation>(operation: T) -> Op<T> {
     CURRENT.with(|current| match &*current.borrow() {
         Some(reactor) => reactor.submit(operation),
@@ -110,6 +112,7 @@ pub(crate) fn close(fd: RawFd) -> bool {
 }
 
 /// The recycled memory of this thread's reactor.
+#[inline]
 pub(crate) fn with_cache<R>(f: impl FnOnce(&Cache) -> R) -> Option<R> {
     with(|reactor| f(reactor.cache()))
 }
@@ -120,6 +123,7 @@ pub(crate) fn with_cache<R>(f: impl FnOnce(&Cache) -> R) -> Option<R> {
 pub struct Share(());
 
 /// Starts a task's poll.
+#[inline]
 pub fn refill_budget() -> Share {
     BUDGET_LEFT.set(BUDGET);
     Share(())
@@ -134,6 +138,7 @@ impl Drop for Share {
 /// Spends one completion of the running task's share. A leaf future calls it when it is
 /// about to resolve. `Pending`: the share is used up; the task has been woken, and the
 /// future returns `Pending`, too, keeping what it has for the next poll.
+#[inline]
 pub fn spend_budget(cx: &mut Context<'_>) -> Poll<()> {
     if take_from_budget() {
         return Poll::Ready(());
@@ -143,6 +148,7 @@ pub fn spend_budget(cx: &mut Context<'_>) -> Poll<()> {
 }
 
 /// The same without the wake, which is foreign code; false if the share is used up.
+#[inline]
 pub(crate) fn take_from_budget() -> bool {
     match BUDGET_LEFT.get() {
         UNLIMITED => true,

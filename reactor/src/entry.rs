@@ -38,21 +38,25 @@ impl Entry {
         self.0.get_user_data()
     }
 
+    #[inline]
     pub(crate) fn with_user_data(mut self, user_data: u64) -> Self {
         self.0.set_user_data(user_data);
         self
     }
 
     /// The kernel's number of the operation.
+    #[inline]
     pub fn opcode(&self) -> u8 {
         self.fields().opcode
     }
 
     /// The descriptor the operation names, or -1.
+    #[inline]
     pub fn fd(&self) -> RawFd {
         self.fields().fd
     }
 
+    #[inline]
     pub(crate) fn fields(&self) -> &Fields {
         // SAFETY: both types are `repr(C)` and 64 bytes large, the kernel's alignment is 8
         // like ours, and every bit pattern is a valid `Fields`.

@@ -64,6 +64,7 @@ impl SharedFd {
     /// # Errors
     ///
     /// `NotConnected` if the descriptor was closed through another handle.
+    #[inline]
     pub fn hold(&self) -> io::Result<FdHold> {
         if self.0.phase.get() != Phase::Open {
             return Err(closed());
@@ -171,6 +172,7 @@ impl Drop for FdHold {
 }
 
 impl State {
+    #[inline]
     fn close_if_last(&self) {
         let last = self.handles.get() == 0 && self.operations.get() == 0;
         if !last || self.phase.get() == Phase::Closed {

@@ -35,10 +35,12 @@ pub struct Key {
 }
 
 impl Key {
+    #[inline]
     pub(crate) fn user_data(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.place)
     }
 
+    #[inline]
     pub(crate) fn from_user_data(user_data: u64) -> Self {
         Key {
             place: user_data as u32,
@@ -172,6 +174,7 @@ impl<O> Slots<O> {
     }
 
     /// Whether more completions wait than may, and nobody has cancelled the operation yet.
+    #[inline]
     pub(crate) fn exceeds_bound(&self, key: Key) -> bool {
         match self.slab.get(key.place as usize) {
             Some(slot) if slot.restarts => match &slot.state {
@@ -189,6 +192,7 @@ impl<O> Slots<O> {
     }
 
     /// A place for a new operation (1). `many`: it completes more than once.
+    #[inline]
     pub(crate) fn insert(&mut self, opcode: u8, fd: RawFd, many: bool, staged_at: u64) -> Key {
         self.generation = (self.generation + 1) & 0x3fff_ffff;
         self.in_flight += 1;
@@ -224,6 +228,7 @@ impl<O> Slots<O> {
 
     /// Stores a completion (2, 6). Returns, besides, the waker of whoever closes the
     /// descriptor and waited for this.
+    #[inline]
     pub(crate) fn complete(&mut self, completion: Completion) -> (Action<O>, Option<Waker>) {
         let key = Key::from_user_data(completion.user_data);
         let more = completion.more();
@@ -323,6 +328,7 @@ impl<O> Slots<O> {
     }
 
     /// Keeps a waker: that of the last poll counts. Returns the one to be let go.
+    #[inline]
     pub(crate) fn keep_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
         match self.get_mut(key).map(|slot| &mut slot.state) {
             Some(State::InFlight(kept)) => kept.replace(waker),
@@ -341,6 +347,7 @@ impl<O> Slots<O> {
     }
 
     /// Whether a poll would find something.
+    #[inline]
     pub(crate) fn is_ready(&self, key: Key) -> bool {
         match self.slab.get(key.place as usize).map(|slot| &slot.state) {
             Some(State::Completed(_)) => true,
@@ -505,12 +512,14 @@ impl<O> Slots<O> {
             .collect()
     }
 
+    #[inline]
     fn get_mut(&mut self, key: Key) -> Option<&mut Slot<O>> {
         self.slab
             .get_mut(key.place as usize)
             .filter(|slot| slot.generation == key.generation)
     }
 
+    #[inline]
     fn remove(&mut self, key: Key) -> State<O> {
         let state = self.slab.remove(key.place as usize).state;
         if self.slab.is_empty() && self.slab.capacity() > PLACES_KEPT {

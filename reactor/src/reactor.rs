@@ -159,6 +159,7 @@ impl Reactor {
         multishot
     }
 
+    #[inline]
     fn stage(&self, entry: Entry, many: bool) -> Key {
         debug_assert_eq!(self.thread, std::thread::current().id(), "one owner (M7)");
         let mut core = self.core.borrow_mut();
@@ -254,6 +255,7 @@ impl Reactor {
     }
 
     /// How many entries wait for the next [`enter`](Self::enter).
+    #[inline]
     pub fn staged(&self) -> usize {
         self.core.borrow().staged.len()
     }
@@ -291,11 +293,13 @@ impl Reactor {
         }
     }
 
+    #[inline]
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
     }
 
     /// Polls a single operation; `restart` writes its entry again after an interruption.
+    #[inline]
     pub(crate) fn poll(
         &self,
         key: Key,
@@ -339,6 +343,7 @@ impl Reactor {
     }
 
     /// Takes what is there, or keeps the waker, or calls it if the task's share is used up.
+    #[inline]
     fn poll_slot(&self, key: Key, cx: &mut Context<'_>) -> Polled {
         let polled = {
             let mut core = self.core.borrow_mut();
@@ -354,6 +359,7 @@ impl Reactor {
     }
 
     /// The clone and the drop of a waker are foreign code: the reactor is free meanwhile.
+    #[inline]
     fn keep_waker(&self, key: Key, cx: &mut Context<'_>) {
         let waker = cx.waker().clone();
         let (unused, ready) = {
@@ -631,6 +637,7 @@ impl Core {
     }
 
     /// The place in the line of all entries that the next one staged will have.
+    #[inline]
     fn next_place(&self) -> u64 {
         self.taken + self.staged.len() as u64
     }

@@ -1,7 +1,5 @@
 //! What the tests of the pool share: waiting for a future without an executor, and pools of a known shape.
 
-#![allow(dead_code)] // Each test file uses a part of it.
-
 use roundel_blocking_pool::{Account, AccountConfig, Config, Pool};
 use std::future::Future;
 use std::pin::pin;

@@ -1,13 +1,13 @@
 //! What a pool promises about single jobs: values, panics, aborts, detaching, room, registration, shutdown.
 
-mod common;
-
-use common::*;
+use super::common::*;
 use roundel_blocking_pool::{Account, Config, Deliver, JobError, Pool, Registration, current};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 const BOTH: [Account; 2] = [Account::Bound, Account::Unbound];
@@ -218,12 +218,18 @@ fn results_are_delivered() {
     let lane = Arc::new(Lane(Mutex::new(0)));
     let pool = single(4);
     let gate = hold(&pool, Account::Bound);
-    let job = pool.submit(Account::Bound, Some(lane.clone()), || 1);
-    let other = std::thread::spawn(move || block_on(job).unwrap());
-    std::thread::sleep(Duration::from_millis(20));
+    let unwatched = pool.submit(Account::Bound, Some(lane.clone()), || 0);
+    let mut watched = pool.submit(Account::Bound, Some(lane.clone()), || 1);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut watched).poll(&mut cx).is_pending());
     drop(gate);
-    assert_eq!(other.join().unwrap(), 1);
-    assert!(*lane.0.lock().unwrap() <= 1);
+    wait_for("the waker is delivered", || *lane.0.lock().unwrap() == 1);
+    assert!(unwatched.is_finished());
+    assert_eq!(
+        Pin::new(&mut watched).poll(&mut cx).map(Result::unwrap),
+        Poll::Ready(1)
+    );
+    assert_eq!(*lane.0.lock().unwrap(), 1);
 }
 
 /// A panic while dropping a closure or an output that nobody wants reaches nobody.
@@ -350,6 +356,64 @@ fn ordinary_workers_grow_and_retire() {
         block_on(pool.submit(Account::Bound, None, || 4)).unwrap(),
         4
     );
+}
+
+/// Workers have the name, the CPUs and the nice value that were asked for, and run the hook first.
+#[test]
+fn threads_are_set_up() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpu = (0..1024).find(|&cpu| allowed.is_set(cpu)).unwrap();
+    let hooked = Arc::new(Mutex::new(Vec::new()));
+    let names = hooked.clone();
+    let config = Config::new()
+        .name("mine")
+        .cpus([cpu])
+        .nice(7)
+        .on_worker_start(move |name| names.lock().unwrap().push(name.to_string()));
+    let pool = Pool::new(config).unwrap();
+    let (name, nice, cpus) = block_on(pool.submit(Account::Unbound, None, || {
+        let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+        let nice = rustix::process::getpriority_process(None).unwrap();
+        (std::thread::current().name().map(String::from), nice, cpus)
+    }))
+    .unwrap();
+    assert_eq!((name.as_deref(), nice), (Some("mine-u0"), 7));
+    assert!(cpus.count() == 1 && cpus.is_set(cpu));
+    assert_eq!(*hooked.lock().unwrap(), ["mine-u0"]);
+}
+
+/// Settings that cannot be are refused when the pool is built.
+#[test]
+fn settings_are_checked() {
+    let shapes = [
+        account(0, 0, 1, 1),
+        account(1, 1, 0, 1),
+        account(1, 1, 1, 0),
+    ];
+    for shape in shapes
+        .into_iter()
+        .chain([account(1, 1, 1, 1).workers_max(0)])
+    {
+        assert!(Pool::new(Config::new().unbound(shape)).is_err());
+    }
+    assert!(Pool::new(Config::new().name("a\0b")).is_err());
+}
+
+/// A pinned thread that happens to start a worker does not pin it: workers run where the pool's builder might.
+#[test]
+fn pinning_does_not_leak() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpu = (0..1024).find(|&cpu| allowed.is_set(cpu)).unwrap();
+    let pool = Pool::new(Config::new()).unwrap();
+    let pinned = std::thread::spawn(move || {
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(cpu);
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        block_on(pool.submit(Account::Bound, None, || {
+            rustix::thread::sched_getaffinity(None).unwrap()
+        }))
+    });
+    assert_eq!(pinned.join().unwrap().unwrap(), allowed);
 }
 
 /// Shutdown cancels what is queued, waits for what returns, names what does not, and keeps its deadline.
