@@ -118,20 +118,23 @@ pub(crate) fn with_cache<R>(f: impl FnOnce(&Cache) -> R) -> Option<R> {
 }
 
 /// Gives the task that is polled next its share, and takes the rest back when the guard
-/// is dropped.
+/// is dropped: what was left of an outer task's share, if this poll is inside another's.
 #[must_use = "the share ends when the guard is dropped"]
-pub struct Share(());
+pub struct Share {
+    former: u32,
+}
 
 /// Starts a task's poll.
 #[inline]
 pub fn refill_budget() -> Share {
-    BUDGET_LEFT.set(BUDGET);
-    Share(())
+    Share {
+        former: BUDGET_LEFT.replace(BUDGET),
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        BUDGET_LEFT.set(UNLIMITED);
+        BUDGET_LEFT.set(self.former);
     }
 }
 

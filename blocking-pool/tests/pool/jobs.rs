@@ -183,7 +183,7 @@ fn shells_are_swept() {
         for _ in 0..1000 {
             let (inner, token) = (token.clone(), token.clone());
             // The deliver handle lives as long as the job's allocation.
-            struct Hold(#[allow(dead_code)] Arc<()>);
+            struct Hold(#[expect(dead_code, reason = "held for its life")] Arc<()>);
             impl Deliver for Hold {
                 fn deliver(&self, waker: Waker) {
                     waker.wake();
