@@ -12,7 +12,7 @@ use roundel::net::{TcpListener, TcpStream};
 use roundel::time::{sleep, timeout};
 use roundel::{Handle, yield_now};
 use roundel_testing::{
-    PATIENCE, TempDir, descriptors, each_mode, in_defer, in_sqpoll, scaled, settled,
+    PATIENCE, TempDir, descriptors, each_mode, eventually, in_defer, in_sqpoll, scaled, settled,
 };
 
 /// A poller that sleeps is woken for an entry that it has seen or will see: one write at a
@@ -205,6 +205,40 @@ fn h12_echoes_survive_an_overflow_of_the_completion_queue() {
                 ended.expect("every connection ends").unwrap();
             }
             peers.join().unwrap();
+        });
+    });
+}
+
+/// An overflow is noticed by a shard that never parks: beside a task that yields for ever,
+/// hundreds of reads complete at once on a ring of 8, and nothing else is submitted that
+/// would make the kernel hand out the rest.
+#[test]
+fn h12_a_shard_that_never_parks_notices_an_overflow() {
+    const READS: usize = 500;
+    each_mode(|case| {
+        case.run_on(case.builder().entries(8), async {
+            let storm = roundel::spawn(async {
+                loop {
+                    yield_now().await;
+                }
+            });
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let pipe = File::from(std::os::fd::OwnedFd::from(reader));
+            let reads: Vec<_> = (0..READS)
+                .map(|_| {
+                    let pipe = pipe.clone();
+                    roundel::spawn(async move { pipe.read_at(vec![0], 0).await.0 })
+                })
+                .collect();
+            let submitted = || Handle::current().metrics()[0].ring.submitted;
+            eventually("all reads in flight", || submitted() >= READS as u64).await;
+            writer.write_all(&[1; READS]).unwrap();
+            for read in reads {
+                let count = timeout(PATIENCE, read).await.expect("every read ends");
+                assert_eq!(count.unwrap().unwrap(), 1);
+            }
+            storm.abort();
+            assert!(storm.await.unwrap_err().is_cancelled());
         });
     });
 }
