@@ -45,7 +45,6 @@ const PACKAGES: &[Package] = &[
         folder: "executor",
         inner: &["roundel-blocking-pool", "roundel-reactor"],
         outer: &[
-            "async-task",
             "crossbeam-deque",
             "futures-core",
             "loom",
@@ -104,7 +103,7 @@ const UNPUBLISHED: &[&str] = &["benches", "testing"];
 /// The files that may hold `unsafe` code.
 const UNSAFE: &[&str] = &[
     "benches/",
-    "executor/src/task.rs",
+    "executor/src/task/*.rs",
     "reactor/src/address.rs",
     "reactor/src/backend.rs",
     "reactor/src/block.rs",
@@ -129,7 +128,6 @@ const UNSAFE: &[&str] = &[
 
 /// Where an outside crate may be named, so that one file, or few, could replace it.
 const NAMED_IN: &[(&str, &[&str])] = &[
-    ("async_task", &["executor/src/task.rs"]),
     ("bytes", &["reactor/src/buf.rs"]),
     (
         "crossbeam_deque",
@@ -923,9 +921,12 @@ fn name_check_can_fail() {
             "{code}"
         );
     }
-    let task = "use async_task::Runnable;";
-    assert_eq!(violations_of(check_names, "executor/src/task.rs", task), 0);
-    assert_eq!(violations_of(check_names, "executor/src/shard.rs", task), 1);
+    let lane = "use crossbeam_deque::Injector;";
+    assert_eq!(
+        violations_of(check_names, "executor/src/atomics.rs", lane),
+        0
+    );
+    assert_eq!(violations_of(check_names, "executor/src/inbox.rs", lane), 1);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Where the crate takes its atomics and its queue between threads from: std and crossbeam, or loom in a model.
+//! Where the crate takes its atomics, locks and the queue between threads from: std and crossbeam, or loom in a model.
 //!
 //! Code that shares state between threads imports from here and from nowhere else, so that the same
 //! lines run in production and, under `--cfg loom`, in the models.
@@ -10,12 +10,47 @@
 //! real one does: whoever needs to *see* a push must get that from elsewhere.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(crate) use loom::cell::UnsafeCell;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+#[cfg(not(loom))]
+pub(crate) use cell::UnsafeCell;
 
 pub(crate) use queue::Queue;
+
+#[cfg(not(loom))]
+mod cell {
+    /// `std::cell::UnsafeCell` with the methods of loom's, which sees races by them.
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        /// Gives out the address of the value, to be read.
+        pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+            read(self.0.get())
+        }
+
+        /// Gives out the address of the value, to be changed.
+        pub(crate) fn with_mut<R>(&self, change: impl FnOnce(*mut T) -> R) -> R {
+            change(self.0.get())
+        }
+    }
+}
 
 #[cfg(not(loom))]
 mod queue {

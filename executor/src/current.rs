@@ -1,10 +1,11 @@
 //! The shard that runs on this thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use crate::shard::Shard;
+use crate::task::seat::{Owner, Seat};
 use crate::timers::Timers;
 
 thread_local! {
@@ -12,6 +13,8 @@ thread_local! {
     // at any time in a thread's life; the guard empties it.
     static CURRENT: ManuallyDrop<RefCell<Option<Rc<Shard>>>> =
         const { ManuallyDrop::new(RefCell::new(None)) };
+    // The seat of that shard, beside it: a waker looks here, and so does every spawn.
+    static OWNER: Cell<Option<Owner>> = const { Cell::new(None) };
 }
 
 /// What a misplaced call is told.
@@ -24,6 +27,7 @@ pub(crate) struct Entered(());
 
 /// Makes `shard` this thread's; there must be none.
 pub(crate) fn enter(shard: Rc<Shard>) -> Entered {
+    OWNER.set(Some(shard.owner()));
     let former = CURRENT.with(|current| current.replace(Some(shard)));
     debug_assert!(former.is_none(), "a thread runs one shard at a time");
     Entered(())
@@ -31,9 +35,22 @@ pub(crate) fn enter(shard: Rc<Shard>) -> Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        OWNER.set(None);
         let left = CURRENT.with(|current| current.replace(None));
         drop(left);
     }
+}
+
+/// The seat of this thread's shard.
+pub(crate) fn owner() -> Option<Owner> {
+    OWNER.get()
+}
+
+/// Whether this thread's shard has this seat.
+pub(crate) fn owns(seat: &Seat) -> bool {
+    OWNER
+        .get()
+        .is_some_and(|owner| std::ptr::eq(owner.seat(), seat))
 }
 
 /// Calls `f` with this thread's shard, if one runs. `f` must not call foreign code.
@@ -62,12 +79,14 @@ pub(crate) struct Suspended(Option<Rc<Shard>>);
 
 /// Sets this thread's shard aside, if one runs.
 pub(crate) fn suspend() -> Suspended {
+    OWNER.set(None);
     Suspended(CURRENT.with(|current| current.replace(None)))
 }
 
 impl Drop for Suspended {
     fn drop(&mut self) {
         if let Some(shard) = self.0.take() {
+            OWNER.set(Some(shard.owner()));
             let _ = CURRENT.with(|current| current.replace(Some(shard)));
         }
     }

@@ -91,7 +91,7 @@ impl Handle {
             "there is no shard {shard}: this runtime has the shards 0 to {}",
             shards - 1
         );
-        task::spawn_remote(&self.shared.homes[shard], make)
+        SendJoinHandle::of_task(task::spawn_remote(&self.shared.homes[shard], make))
     }
 
     /// Runs a closure that may block on the pool's unbound account.
@@ -140,6 +140,8 @@ impl Handle {
 
     /// What each shard has counted so far.
     pub fn metrics(&self) -> Vec<ShardMetrics> {
+        // A shard publishes some numbers once a turn; who asks on its thread gets those of now.
+        let _ = current::with(|shard| shard.publish());
         let homes = self.shared.homes.iter();
         homes
             .map(|home| ShardMetrics {

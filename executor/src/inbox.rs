@@ -1,10 +1,14 @@
-//! How other threads reach a shard: two queues, a flag that says whether it sleeps, and a notifier.
+//! How other threads reach a shard: three lanes, a flag that says whether it sleeps, and a notifier.
 //!
 //! An [`Inbox`] belongs to one shard, its *owner*, and is shared with everybody who may wake, spawn or
-//! finish something for it. The *runnable lane* carries tasks that were woken or spawned elsewhere; the
-//! *completion lane* carries the wakers of finished pool jobs, which the owner calls ahead of ordinary
-//! tasks; `wake` carries nothing and is for the root future. The inbox is not the way a shard wakes its
-//! own tasks, and it runs nothing: how many items the owner takes at once is the owner's matter.
+//! finish something for it. The *slot lane* carries tasks that were woken elsewhere; the *errand lane*
+//! carries what is spawned or aborted from elsewhere; the *completion lane* carries the wakers of
+//! finished pool jobs, which the owner calls ahead of ordinary tasks; `wake` carries nothing and is for
+//! the root future. The inbox is not the way a shard wakes its own tasks, and it runs nothing: how many
+//! items the owner takes at once is the owner's matter.
+//!
+//! The slot lane is an intrusive [`Stack`]: a wake allocates nothing, and a task is there at most once.
+//! The errand lane is a queue behind a mutex, since a spawn allocates in any case.
 //!
 //! # How a wake is never lost
 //!
@@ -37,63 +41,84 @@
 //! next look could miss the item while the pusher has seen a flag that was down. Why no pusher may look
 //! first and swap only if the flag is up: its look could be older than O1.
 //!
-//! # How nothing stays behind
+//! # One inbox, one owner after the other
 //!
-//! A shard that ends closes its inbox, then drains it once more. The same flag is the hinge:
+//! A shard that ends leaves its inbox to a later shard: a waker that is still about may push to it at
+//! any time. What arrives late must do no harm, to nobody or to the next owner:
+//!
+//! - A *slot* stays in its lane until the next owner drains it, and is a needless wake then.
+//! - An *errand* belongs to one runtime. The owner opens the lane for its *epoch*, a number of its own,
+//!   and a push names the epoch it means: another one, or a lane that is closed, gives the errand back,
+//!   and who brought it ends it. Both happen under the lane's lock, so there is nothing in between.
+//! - A *completion* is only a waker, and is called by whoever finds it: by the next owner, or, if there
+//!   is none, by who brought it. The flag of the sleep protocol is the hinge:
 //!
 //! ```text
-//!   pusher                                      owner
+//!   pusher                                      owner that ends
 //!   P1, P2, P3 as above                         C1  closed = true
-//!   P4  if closed: empty both lanes             C2  asleep.swap(false)
-//!                                               C3  empty both lanes
+//!   P4  if closed: empty the completion lane    C2  asleep.swap(false)
+//!                                               C3  empty the completion lane
 //! ```
 //!
-//! If P2 comes before C2, C3 finds the item. If it comes after, P4 sees `closed`, and the pusher empties
-//! the lanes itself. Both may do so at once: each item comes out of a queue once.
-//!
-//! A pusher may therefore drop runnables on its own thread. The owner closes only when no task that was
-//! ever polled is alive, so all that can still arrive is spawned from elsewhere and was never polled:
-//! such a future is `Send` and may be dropped on any thread. Dropping it is what ends its join handle.
+//! If P2 comes before C2, C3 finds the waker. If it comes after, P4 sees `closed`, or else a later owner
+//! has opened the inbox, and finds the waker as case 1 or 2 says. Several may empty the lane at once:
+//! each waker comes out of a queue once.
 
+use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::task::Waker;
 
-use crate::atomics::{AtomicBool, Ordering, Queue};
+use crate::atomics::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, Queue};
+use crate::task::remote::{LinkRef, Stack};
 
 /// What other threads have for a shard; see the module for the protocol.
 ///
-/// `R` is what the runnable lane carries. Dropping an `R` must not panic. `N` is called, on the thread
-/// of a pusher, to end the owner's wait; it may be called a last time after the owner has ended, and
-/// must make the owner's next wait return at once if none is going on.
-pub(crate) struct Inbox<R, N> {
+/// `E` is what the errand lane carries. `N` is called, on the thread of a pusher, to end the owner's
+/// wait; it must make the owner's next wait return at once if none is going on.
+pub(crate) struct Inbox<E, N> {
     /// Wakers of finished pool jobs.
     completions: Queue<Waker>,
-    /// Tasks to run.
-    runnables: Queue<R>,
+    /// What is to be spawned or aborted.
+    errands: Lane<E>,
+    /// Tasks that were woken.
+    slots: Stack,
     /// Somebody called `wake` since the owner last looked. Set by anybody, cleared by the owner, both
     /// by swaps: the owner must see what was done before *each* of several wakes.
     woken: AtomicBool,
     /// The owner waits or is about to. Raised by the owner, lowered by anybody, only by swaps.
     asleep: AtomicBool,
-    /// The owner takes nothing any more. Raised once, by the owner.
+    /// There is no owner. Changed by the owner that comes or goes.
     closed: AtomicBool,
-    notify: N,
+    /// How to end the wait of the present owner. Changed by the owner that comes or goes, called by
+    /// who has lowered `asleep`; a call that is late rings for the next owner, or for nobody. The lock
+    /// is for this: there is no call after the change.
+    notify: Mutex<Option<N>>,
 }
 
-impl<R, N> Inbox<R, N>
+impl<E, N> Inbox<E, N>
 where
-    R: Send,
+    E: Send,
     N: Fn(),
 {
-    /// An empty inbox whose owner is awake.
-    pub(crate) fn new(notify: N) -> Self {
+    /// An empty inbox without an owner.
+    pub(crate) fn new() -> Self {
         Inbox {
             completions: Queue::new(),
-            runnables: Queue::new(),
+            errands: Lane::new(),
+            slots: Stack::new(),
             woken: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            notify,
+            closed: AtomicBool::new(true),
+            notify: Mutex::new(None),
         }
+    }
+
+    /// The caller becomes the owner, and takes errands of this epoch from now on. An epoch is not 0 and
+    /// not one that was used before.
+    pub(crate) fn open(&self, epoch: u64, notify: N) {
+        *self.notifier() = Some(notify);
+        self.errands.open(epoch);
+        self.closed.store(false, Ordering::Release);
     }
 
     /// Hands the owner the waker of a finished pool job. From any thread.
@@ -103,12 +128,29 @@ where
     pub(crate) fn push_completion(&self, waker: Waker) {
         self.completions.push(waker);
         self.announce();
+        // Acquire is not what orders this load after C1, the swap is; it costs nothing here.
+        if self.closed.load(Ordering::Acquire) {
+            self.empty();
+        }
     }
 
-    /// Hands the owner a task to run. From any thread. When the inbox is closed it is dropped here.
-    pub(crate) fn push(&self, runnable: R) {
-        self.runnables.push(runnable);
+    /// Hands the owner an errand. From any thread.
+    ///
+    /// # Errors
+    ///
+    /// The errand itself if the owner of that epoch has ended.
+    pub(crate) fn push(&self, epoch: u64, errand: E) -> Result<(), E> {
+        self.errands.push(epoch, errand)?;
         self.announce();
+        Ok(())
+    }
+
+    /// Hands the owner a task that was woken. From any thread; after the owner's end it does nothing
+    /// that anybody notices.
+    pub(crate) fn push_slot(&self, link: LinkRef) {
+        if self.slots.push(link) {
+            self.announce();
+        }
     }
 
     /// Makes the owner look, and [`take_wake`](Self::take_wake) answer `true` once. From any thread.
@@ -122,9 +164,14 @@ where
         self.completions.pop()
     }
 
-    /// Takes the oldest runnable. For the owner.
-    pub(crate) fn pop(&self) -> Option<R> {
-        self.runnables.pop()
+    /// Takes the oldest errand. For the owner.
+    pub(crate) fn pop(&self) -> Option<E> {
+        self.errands.pop()
+    }
+
+    /// Takes all tasks that were woken, the oldest wake first. For the owner. `wake` must not panic.
+    pub(crate) fn drain_slots(&self, wake: impl FnMut(LinkRef)) {
+        self.slots.drain(wake);
     }
 
     /// Whether [`wake`](Self::wake) was called since the last time this said so. For the owner.
@@ -133,12 +180,13 @@ where
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether nothing is there to take: no item in either lane, and no wake.
+    /// Whether nothing is there to take: no item in any lane, and no wake.
     ///
     /// A hint: only [`prepare_sleep`](Self::prepare_sleep) knows of every push that did not notify.
     pub(crate) fn is_empty(&self) -> bool {
         self.completions.is_empty()
-            && self.runnables.is_empty()
+            && self.errands.is_empty()
+            && self.slots.is_empty()
             && !self.woken.load(Ordering::Relaxed)
     }
 
@@ -147,38 +195,40 @@ where
     /// `Some`: nothing is there, and whatever comes while the guard lives ends the wait by a notify.
     /// `None`: something is there; the owner must not wait.
     #[must_use = "dropping the guard at once says that the owner is awake again"]
-    pub(crate) fn prepare_sleep(&self) -> Option<Asleep<'_, R, N>> {
+    pub(crate) fn prepare_sleep(&self) -> Option<Asleep<'_, E, N>> {
         self.asleep.swap(true, Ordering::AcqRel);
         // Dropping the guard lowers the flag again; so does a panic while the owner waits.
         let asleep = Asleep { inbox: self };
         self.is_empty().then_some(asleep)
     }
 
-    /// Says that the owner is about to take items for the last time (C1, C2). For the owner, when no
-    /// task that was ever polled is alive; it then empties both lanes.
-    pub(crate) fn close(&self) {
+    /// The owner ends (C1, C2), and gets the errands that are left. It then empties the completion lane.
+    pub(crate) fn close(&self) -> VecDeque<E> {
         self.closed.store(true, Ordering::Release);
         self.asleep.swap(false, Ordering::AcqRel);
+        let notify = self.notifier().take();
+        drop(notify);
+        self.errands.close()
     }
 
-    /// Makes the owner see what this thread has just put in (P2 to P4).
+    /// Makes the owner see what this thread has just put in (P2, P3).
     fn announce(&self) {
-        if self.asleep.swap(false, Ordering::AcqRel) {
-            (self.notify)();
-        }
-        // Acquire is not what orders this load after C1, the swap is; it costs nothing here.
-        if self.closed.load(Ordering::Acquire) {
-            self.empty();
+        if self.asleep.swap(false, Ordering::AcqRel)
+            && let Some(notify) = &*self.notifier()
+        {
+            notify();
         }
     }
 
-    /// Takes out everything in place of an owner that is gone.
+    fn notifier(&self) -> MutexGuard<'_, Option<N>> {
+        // A notifier that panicked is as good as before.
+        self.notify.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the wakers in place of an owner that is gone.
     #[cold]
     fn empty(&self) {
-        // Both end: after the owner has gone only new spawns and late jobs push, each once.
-        while let Some(runnable) = self.runnables.pop() {
-            drop(runnable);
-        }
+        // Ends: after the owner has gone only late jobs push, each once.
         while let Some(waker) = self.completions.pop() {
             waker.wake();
         }
@@ -186,15 +236,81 @@ where
 }
 
 /// The owner waits, or may. Dropping it says that the owner is awake (O4).
-pub(crate) struct Asleep<'a, R, N> {
-    inbox: &'a Inbox<R, N>,
+pub(crate) struct Asleep<'a, E, N> {
+    inbox: &'a Inbox<E, N>,
 }
 
-impl<R, N> Drop for Asleep<'_, R, N> {
+impl<E, N> Drop for Asleep<'_, E, N> {
     fn drop(&mut self) {
         // The former value is of no use: whoever lowered the flag has notified, and a notify that
         // comes late ends the next wait early.
         self.inbox.asleep.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// A queue that is open for one epoch at a time.
+struct Lane<E> {
+    items: Mutex<Items<E>>,
+    /// How many there are. Changed with `items` locked, read without: the owner looks every turn.
+    len: AtomicUsize,
+}
+
+struct Items<E> {
+    /// Whose errands are taken; 0: nobody's.
+    epoch: u64,
+    queue: VecDeque<E>,
+}
+
+impl<E> Lane<E> {
+    fn new() -> Self {
+        Lane {
+            items: Mutex::new(Items {
+                epoch: 0,
+                queue: VecDeque::new(),
+            }),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    fn open(&self, epoch: u64) {
+        self.with(|items| items.epoch = epoch);
+    }
+
+    fn push(&self, epoch: u64, item: E) -> Result<(), E> {
+        self.with(|items| {
+            if items.epoch != epoch {
+                return Err(item);
+            }
+            items.queue.push_back(item);
+            Ok(())
+        })
+    }
+
+    fn pop(&self) -> Option<E> {
+        if self.is_empty() {
+            return None;
+        }
+        self.with(|items| items.queue.pop_front())
+    }
+
+    fn close(&self) -> VecDeque<E> {
+        self.with(|items| {
+            items.epoch = 0;
+            std::mem::take(&mut items.queue)
+        })
+    }
+
+    /// A push that this thread does not know of may be missed.
+    fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Items<E>) -> R) -> R {
+        // Nothing in `f` panics but an allocation, and a queue is whole after that.
+        let mut items = self.items.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut items);
+        self.len.store(items.queue.len(), Ordering::Relaxed);
+        result
     }
 }
 
@@ -206,6 +322,17 @@ mod tests {
     use std::time::Duration;
 
     use super::Inbox;
+
+    /// An inbox that is open for epoch 1.
+    fn opened<E: Send, N: Fn()>(notify: N) -> Inbox<E, N> {
+        let inbox = Inbox::new();
+        inbox.open(1, notify);
+        inbox
+    }
+
+    fn put<E: Send, N: Fn()>(inbox: &Inbox<E, N>, errand: E) {
+        assert!(inbox.push(1, errand).is_ok(), "the inbox is open");
+    }
 
     struct CountingWaker(AtomicUsize);
 
@@ -224,10 +351,10 @@ mod tests {
     #[test]
     fn an_awake_owner_is_not_notified() {
         let notified = AtomicUsize::new(0);
-        let inbox = Inbox::new(|| {
+        let inbox = opened(|| {
             notified.fetch_add(1, Ordering::Relaxed);
         });
-        inbox.push(1);
+        put(&inbox, 1);
         inbox.push_completion(Waker::noop().clone());
         inbox.wake();
         assert_eq!(notified.load(Ordering::Relaxed), 0);
@@ -235,12 +362,12 @@ mod tests {
 
         // Nor after a sleep that ended, nor after one that was refused.
         assert!(inbox.prepare_sleep().is_none());
-        inbox.push(2);
+        put(&inbox, 2);
         assert_eq!((inbox.pop(), inbox.pop()), (Some(1), Some(2)));
         assert!(inbox.pop_completion().is_some());
         assert!(inbox.take_wake());
         drop(inbox.prepare_sleep().expect("the inbox is empty"));
-        inbox.push(3);
+        put(&inbox, 3);
         assert_eq!(notified.load(Ordering::Relaxed), 0);
     }
 
@@ -249,7 +376,7 @@ mod tests {
     fn a_sleeping_owner_is_notified_once() {
         type Push = fn(&Inbox<u32, &dyn Fn()>);
         let pushes: [Push; 3] = [
-            |inbox| inbox.push(1),
+            |inbox| put(inbox, 1),
             |inbox| inbox.push_completion(Waker::noop().clone()),
             |inbox| inbox.wake(),
         ];
@@ -258,7 +385,7 @@ mod tests {
             let notify = || {
                 notified.fetch_add(1, Ordering::Relaxed);
             };
-            let inbox = Inbox::<u32, &dyn Fn()>::new(&notify);
+            let inbox = opened::<u32, &dyn Fn()>(&notify);
             let asleep = inbox.prepare_sleep().expect("the inbox is empty");
             first(&inbox);
             pushes.iter().for_each(|push| push(&inbox));
@@ -270,8 +397,8 @@ mod tests {
     /// Each of the three ways in keeps the owner from sleeping.
     #[test]
     fn nobody_sleeps_on_something() {
-        let inbox = Inbox::new(|| {});
-        inbox.push(());
+        let inbox = opened(|| {});
+        put(&inbox, ());
         assert!(inbox.prepare_sleep().is_none());
         assert!(inbox.pop().is_some());
         inbox.push_completion(Waker::noop().clone());
@@ -284,19 +411,15 @@ mod tests {
         assert!(inbox.prepare_sleep().is_some());
     }
 
-    /// What arrives after the close is ended by who brings it: runnables dropped, wakers called; what
+    /// What arrives after the close is ended by who brings it: errands given back, wakers called; what
     /// arrived before is still there for the owner.
     #[test]
     fn a_closed_inbox_keeps_nothing() {
-        let inbox = Inbox::new(|| panic!("an owner that has ended is not notified"));
-        let early = Arc::new(());
-        inbox.push(early.clone());
-        inbox.close();
-        assert!(inbox.pop().is_some());
+        let inbox = opened(|| panic!("an owner that has ended is not notified"));
+        put(&inbox, 1);
+        assert_eq!(inbox.close(), [1]);
 
-        let late = Arc::new(());
-        inbox.push(late.clone());
-        assert_eq!(Arc::strong_count(&late), 1);
+        assert_eq!(inbox.push(1, 2), Err(2));
         let (woken, waker) = counting_waker();
         inbox.push_completion(waker);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
@@ -305,13 +428,28 @@ mod tests {
         assert!(inbox.is_empty());
     }
 
+    /// The next owner takes its own errands, and gives back those that are meant for the one before.
+    #[test]
+    fn an_errand_reaches_its_own_epoch_only() {
+        let inbox = Inbox::<_, fn()>::new();
+        assert_eq!(inbox.push(1, 1), Err(1));
+        inbox.open(1, || {});
+        assert_eq!(inbox.push(1, 2), Ok(()));
+        assert_eq!(inbox.close(), [2]);
+        inbox.open(2, || {});
+        assert_eq!(inbox.push(1, 3), Err(3));
+        assert_eq!(inbox.push(2, 4), Ok(()));
+        assert_eq!(inbox.pop(), Some(4));
+        assert_eq!(inbox.pop(), None);
+    }
+
     /// The owner sleeps for real while two threads push at their own pace: everything arrives, and a
     /// wait that nobody ends would be a lost wake.
     #[test]
     fn everything_arrives() {
         const EACH: usize = 5_000;
         let (notify, notified) = mpsc::channel();
-        let inbox = Inbox::new(move || {
+        let inbox = opened(move || {
             // The receiver goes first when the assertion below has failed.
             let _ = notify.send(());
         });
@@ -321,7 +459,7 @@ mod tests {
                 scope.spawn(move || {
                     for item in 0..EACH {
                         match (item + pusher) % 2 {
-                            0 => inbox.push(item),
+                            0 => put(inbox, item),
                             _ => inbox.push_completion(Waker::noop().clone()),
                         }
                         if item % 16 == 0 {
@@ -403,9 +541,11 @@ mod loom_tests {
         }
     }
 
+    type Notify = Box<dyn Fn() + Send + Sync>;
+
     /// An inbox and the signal that its notifier raises.
     struct Shared<R> {
-        inbox: Inbox<R, Box<dyn Fn() + Send + Sync>>,
+        inbox: Inbox<R, Notify>,
         signal: Arc<Signal>,
     }
 
@@ -414,16 +554,22 @@ mod loom_tests {
             let signal = Arc::new(Signal::default());
             let notifier = signal.clone();
             Arc::new(Shared {
-                inbox: Inbox::new(Box::new(move || notifier.raise())),
+                inbox: {
+                    let inbox: Inbox<R, Notify> = Inbox::new();
+                    inbox.open(1, Box::new(move || notifier.raise()));
+                    inbox
+                },
                 signal,
             })
         }
 
+        /// Pushes for the owner that is there from the beginning.
+        fn put(&self, errand: R) {
+            assert!(self.inbox.push(1, errand).is_ok(), "the inbox is open");
+        }
+
         /// The owner: sleeps whenever it may, until `enough` says that all has come.
-        fn run_owner(
-            &self,
-            mut enough: impl FnMut(&Inbox<R, Box<dyn Fn() + Send + Sync>>) -> bool,
-        ) {
+        fn run_owner(&self, mut enough: impl FnMut(&Inbox<R, Notify>) -> bool) {
             while !enough(&self.inbox) {
                 if let Some(asleep) = self.inbox.prepare_sleep() {
                     self.signal.wait();
@@ -470,7 +616,7 @@ mod loom_tests {
             let producers: Vec<_> = (0..2)
                 .map(|item| {
                     let shared = shared.clone();
-                    thread::spawn(move || shared.inbox.push(item))
+                    thread::spawn(move || shared.put(item))
                 })
                 .collect();
             let mut taken = Vec::new();
@@ -494,8 +640,8 @@ mod loom_tests {
             let producer = {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    shared.inbox.push(0);
-                    shared.inbox.push(1);
+                    shared.put(0);
+                    shared.put(1);
                 })
             };
             let mut taken = Vec::new();
@@ -521,7 +667,7 @@ mod loom_tests {
             };
             let spawner = {
                 let shared = shared.clone();
-                thread::spawn(move || shared.inbox.push(()))
+                thread::spawn(move || shared.put(()))
             };
             let mut runnables = 0;
             shared.run_owner(|inbox| {
@@ -571,7 +717,7 @@ mod loom_tests {
                 let value = value.clone();
                 thread::spawn(move || {
                     value.store(7, Ordering::Relaxed);
-                    shared.inbox.push(());
+                    shared.put(());
                 })
             };
             shared.run_owner(|inbox| inbox.pop().is_some());
@@ -580,7 +726,8 @@ mod loom_tests {
         });
     }
 
-    /// Two late spawns against the close: nothing stays in the inbox, and each is dropped once.
+    /// Two late spawns against the close: nothing stays in the inbox, and each is dropped once, by its
+    /// bringer or by the owner.
     #[test]
     fn loom_close_against_push() {
         loom::model(|| {
@@ -590,13 +737,10 @@ mod loom_tests {
                 .map(|_| {
                     let shared = shared.clone();
                     let item = Counted(dropped.clone());
-                    thread::spawn(move || shared.inbox.push(item))
+                    thread::spawn(move || drop(shared.inbox.push(1, item)))
                 })
                 .collect();
-            shared.inbox.close();
-            while let Some(runnable) = shared.inbox.pop() {
-                drop(runnable);
-            }
+            drop(shared.inbox.close());
             for producer in producers {
                 producer.join().unwrap();
             }
@@ -618,7 +762,7 @@ mod loom_tests {
                 thread::spawn(move || shared.inbox.push_completion(waker))
             };
             drop(shared.inbox.prepare_sleep());
-            shared.inbox.close();
+            drop(shared.inbox.close());
             while let Some(waker) = shared.inbox.pop_completion() {
                 waker.wake();
             }

@@ -1,55 +1,47 @@
 //! Handles to tasks and jobs: join, abort, ask.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::num::NonZero;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use roundel_blocking_pool::{Job, JobError};
 
-use crate::task::{Header, Join, detach, poll_join};
+use crate::task::{self, Joining, RemoteTask, Shared, Target};
 
 /// A task's number, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id(u64);
+pub struct Id(NonZero<u64>);
+
+/// Tells numbers that are counted from those that name a slot.
+const COUNTED: u64 = 1 << 63;
 
 impl Id {
+    /// A number for what has no slot of its own, or none yet.
     pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Id(NEXT.fetch_add(1, Ordering::Relaxed))
+        static NEXT: AtomicU64 = AtomicU64::new(COUNTED + 1);
+        Id::of_number(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number of the task that is the so manieth in a slot. The slot's own number is unique in
+    /// the process, so this is, and costs no count that threads share.
+    pub(crate) fn of_slot(slot: u32, generation: u32) -> Self {
+        Id::of_number(u64::from(generation) << 32 | u64::from(slot))
+    }
+
+    fn of_number(number: u64) -> Self {
+        Id(NonZero::new(number).expect("slots and counts begin with 1"))
     }
 }
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// How to reach a task: what it shares, and how to have it polled.
-#[derive(Clone)]
-pub(crate) struct TaskRef {
-    header: Arc<Header>,
-    waker: Waker,
-}
-
-impl TaskRef {
-    pub(crate) fn new(header: Arc<Header>, waker: Waker) -> Self {
-        TaskRef { header, waker }
-    }
-
-    pub(crate) fn header(&self) -> &Header {
-        &self.header
-    }
-
-    pub(crate) fn waker(&self) -> &Waker {
-        &self.waker
     }
 }
 
@@ -61,35 +53,34 @@ impl TaskRef {
 /// Dropping this handle detaches the task, which goes on.
 #[must_use = "dropping it detaches the task; say so with `drop` or `let _`"]
 pub struct JoinHandle<T> {
-    join: Rc<RefCell<Join<T>>>,
-    task: TaskRef,
+    joining: Joining<T>,
 }
 
 impl<T> JoinHandle<T> {
-    pub(crate) fn new(join: Rc<RefCell<Join<T>>>, task: TaskRef) -> Self {
-        JoinHandle { join, task }
+    pub(crate) fn new(joining: Joining<T>) -> Self {
+        JoinHandle { joining }
     }
 
     /// Ends the task: it is not polled again, and its future is dropped on its shard soon.
     /// Awaiting the handle then gives an error that [`is_cancelled`](JoinError::is_cancelled),
     /// unless the task had finished before.
     pub fn abort(&self) {
-        AbortHandle::abort_task(&self.task);
+        self.joining.abort();
     }
 
     /// A handle that can end the task from any thread, and cannot wait for it.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle(Abort::Task(self.task.clone()))
+        AbortHandle(Abort::Task(self.joining.target(), self.joining.epoch()))
     }
 
     /// Whether the task's future is gone, so that awaiting gives an answer at once.
     pub fn is_finished(&self) -> bool {
-        self.task.header.is_finished()
+        self.joining.target().is_finished()
     }
 
     /// The task's number.
     pub fn id(&self) -> Id {
-        self.task.header.id()
+        self.joining.target().id()
     }
 }
 
@@ -99,14 +90,8 @@ impl<T> Future for JoinHandle<T> {
     /// # Panics
     ///
     /// If polled after it resolved.
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        poll_join(&self.join, cx)
-    }
-}
-
-impl<T> Drop for JoinHandle<T> {
-    fn drop(&mut self) {
-        detach(&self.join);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.joining.poll(cx)
     }
 }
 
@@ -128,13 +113,13 @@ impl<T> fmt::Debug for JoinHandle<T> {
 pub struct SendJoinHandle<T>(Source<T>);
 
 enum Source<T> {
-    Task(Arc<Mutex<Join<T>>>, TaskRef),
+    Task(Arc<Shared<T>>),
     Job(Job<T>, Id),
 }
 
 impl<T> SendJoinHandle<T> {
-    pub(crate) fn of_task(join: Arc<Mutex<Join<T>>>, task: TaskRef) -> Self {
-        SendJoinHandle(Source::Task(join, task))
+    pub(crate) fn of_task(shared: Arc<Shared<T>>) -> Self {
+        SendJoinHandle(Source::Task(shared))
     }
 
     pub(crate) fn of_job(job: Job<T>, id: Id) -> Self {
@@ -147,7 +132,7 @@ impl<T> SendJoinHandle<T> {
     /// the task or job had finished, or the job had begun.
     pub fn abort(&self) {
         match &self.0 {
-            Source::Task(_, task) => AbortHandle::abort_task(task),
+            Source::Task(task) => task.abort(),
             Source::Job(job, _) => drop(job.abort()),
         }
     }
@@ -158,7 +143,7 @@ impl<T> SendJoinHandle<T> {
         T: Send + 'static,
     {
         AbortHandle(match &self.0 {
-            Source::Task(_, task) => Abort::Task(task.clone()),
+            Source::Task(task) => Abort::Remote(task.clone()),
             Source::Job(job, id) => Abort::Job(job.abort_handle(), *id),
         })
     }
@@ -166,7 +151,7 @@ impl<T> SendJoinHandle<T> {
     /// Whether awaiting gives an answer at once.
     pub fn is_finished(&self) -> bool {
         match &self.0 {
-            Source::Task(_, task) => task.header.is_finished(),
+            Source::Task(task) => task.is_finished(),
             Source::Job(job, _) => job.is_finished(),
         }
     }
@@ -174,7 +159,7 @@ impl<T> SendJoinHandle<T> {
     /// Its number.
     pub fn id(&self) -> Id {
         match &self.0 {
-            Source::Task(_, task) => task.header.id(),
+            Source::Task(task) => task.id(),
             Source::Job(_, id) => *id,
         }
     }
@@ -188,7 +173,7 @@ impl<T> Future for SendJoinHandle<T> {
     /// If polled after it resolved.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Source::Task(join, _) => poll_join(join, cx),
+            Source::Task(task) => task.poll(cx),
             Source::Job(job, id) => {
                 let id = *id;
                 Pin::new(job)
@@ -201,8 +186,8 @@ impl<T> Future for SendJoinHandle<T> {
 
 impl<T> Drop for SendJoinHandle<T> {
     fn drop(&mut self) {
-        if let Source::Task(join, _) = &self.0 {
-            detach(join);
+        if let Source::Task(task) = &self.0 {
+            task.detach();
         }
     }
 }
@@ -221,7 +206,9 @@ pub struct AbortHandle(Abort);
 
 #[derive(Clone)]
 enum Abort {
-    Task(TaskRef),
+    /// With its shard's epoch.
+    Task(Target, u64),
+    Remote(Arc<dyn RemoteTask + Send + Sync>),
     Job(roundel_blocking_pool::AbortHandle, Id),
 }
 
@@ -229,7 +216,8 @@ impl AbortHandle {
     /// As [`SendJoinHandle::abort`].
     pub fn abort(&self) {
         match &self.0 {
-            Abort::Task(task) => Self::abort_task(task),
+            Abort::Task(target, epoch) => task::abort(*target, *epoch),
+            Abort::Remote(task) => task.abort(),
             Abort::Job(job, _) => drop(job.abort()),
         }
     }
@@ -237,7 +225,8 @@ impl AbortHandle {
     /// Whether it is over.
     pub fn is_finished(&self) -> bool {
         match &self.0 {
-            Abort::Task(task) => task.header.is_finished(),
+            Abort::Task(target, _) => target.is_finished(),
+            Abort::Remote(task) => task.is_finished(),
             Abort::Job(job, _) => job.is_finished(),
         }
     }
@@ -245,7 +234,8 @@ impl AbortHandle {
     /// Its number.
     pub fn id(&self) -> Id {
         match &self.0 {
-            Abort::Task(task) => task.header.id(),
+            Abort::Task(target, _) => target.id(),
+            Abort::Remote(task) => task.id(),
             Abort::Job(_, id) => *id,
         }
     }
@@ -262,28 +252,32 @@ impl fmt::Debug for AbortHandle {
 /// Why a task or a job has no output: it panicked, or it was cancelled.
 pub struct JoinError {
     id: Id,
-    cause: Cause,
+    /// `None`: cancelled, for the usual reason. In a box, so that an outcome is small: it stands in
+    /// the slot of its task.
+    cause: Option<Box<Cause>>,
 }
 
+const _: () = assert!(
+    size_of::<Result<u64, JoinError>>() == 16,
+    "what a task costs is documented"
+);
+
 enum Cause {
-    /// With the reason, if it is not the usual one.
-    Cancelled(Option<String>),
+    Cancelled(String),
     /// A `Mutex` only so that the error is `Sync`, which payloads are not.
     Panic(Mutex<Box<dyn Any + Send>>),
 }
 
 impl JoinError {
     pub(crate) fn cancelled(id: Id) -> Self {
-        JoinError {
-            id,
-            cause: Cause::Cancelled(None),
-        }
+        JoinError { id, cause: None }
     }
 
+    #[cold]
     pub(crate) fn panic(id: Id, payload: Box<dyn Any + Send>) -> Self {
         JoinError {
             id,
-            cause: Cause::Panic(Mutex::new(payload)),
+            cause: Some(Box::new(Cause::Panic(Mutex::new(payload)))),
         }
     }
 
@@ -292,19 +286,19 @@ impl JoinError {
             Ok(payload) => Self::panic(id, payload),
             Err(error) => JoinError {
                 id,
-                cause: Cause::Cancelled(Some(error.to_string())),
+                cause: Some(Box::new(Cause::Cancelled(error.to_string()))),
             },
         }
     }
 
     /// Whether it was cancelled: aborted, or its runtime shut down.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self.cause, Cause::Cancelled(_))
+        !self.is_panic()
     }
 
     /// Whether it panicked.
     pub fn is_panic(&self) -> bool {
-        matches!(self.cause, Cause::Panic(_))
+        matches!(self.cause.as_deref(), Some(Cause::Panic(_)))
     }
 
     /// What it panicked with, fit for [`std::panic::resume_unwind`].
@@ -326,11 +320,15 @@ impl JoinError {
     /// The error itself if it did not panic.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send>, JoinError> {
         let JoinError { id, cause } = self;
-        match cause {
-            Cause::Panic(payload) => {
+        match cause.map(|cause| *cause) {
+            Some(Cause::Panic(payload)) => {
                 Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
             }
-            cause => Err(JoinError { id, cause }),
+            Some(cause) => Err(JoinError {
+                id,
+                cause: Some(Box::new(cause)),
+            }),
+            None => Err(JoinError::cancelled(id)),
         }
     }
 
@@ -341,9 +339,9 @@ impl JoinError {
 
     /// The text it panicked with.
     pub(crate) fn panic_message(&self) -> Option<String> {
-        match &self.cause {
-            Cause::Cancelled(_) => None,
-            Cause::Panic(payload) => {
+        match self.cause.as_deref() {
+            None | Some(Cause::Cancelled(_)) => None,
+            Some(Cause::Panic(payload)) => {
                 let payload = payload.lock().unwrap_or_else(PoisonError::into_inner);
                 Some(panic_message(&**payload).to_owned())
             }
@@ -363,10 +361,10 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id;
-        match &self.cause {
-            Cause::Cancelled(None) => write!(f, "task {id} was cancelled"),
-            Cause::Cancelled(Some(reason)) => write!(f, "task {id} did not run: {reason}"),
-            Cause::Panic(_) => {
+        match self.cause.as_deref() {
+            None => write!(f, "task {id} was cancelled"),
+            Some(Cause::Cancelled(reason)) => write!(f, "task {id} did not run: {reason}"),
+            Some(Cause::Panic(_)) => {
                 let message = self.panic_message().unwrap_or_default();
                 write!(f, "task {id} panicked: {message}")
             }

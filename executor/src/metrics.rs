@@ -23,6 +23,8 @@ pub(crate) struct ShardMetrics {
     foreign_wakes: Counter,
     tasks_spawned: Counter,
     tasks_live: Counter,
+    slots_reserved: Counter,
+    slot_bytes_reserved: Counter,
     timers_live: Counter,
     panics: Counter,
 }
@@ -58,15 +60,16 @@ impl ShardMetrics {
         self.foreign_wakes.add(count);
     }
 
-    /// A task was made.
-    pub(crate) fn task_spawned(&self) {
-        self.tasks_spawned.add(1);
-        self.tasks_live.add(1);
+    /// How many tasks there were so far and are now.
+    pub(crate) fn tasks(&self, spawned: u64, live: u64) {
+        self.tasks_spawned.set(spawned);
+        self.tasks_live.set(live);
     }
 
-    /// A task has ended, in whichever way.
-    pub(crate) fn task_ended(&self) {
-        self.tasks_live.sub(1);
+    /// How many slots are reserved for tasks, and their bytes.
+    pub(crate) fn slots(&self, reserved: u64, bytes: u64) {
+        self.slots_reserved.set(reserved);
+        self.slot_bytes_reserved.set(bytes);
     }
 
     /// How many timers are armed now.
@@ -89,6 +92,8 @@ impl ShardMetrics {
             foreign_wakes: self.foreign_wakes.get(),
             tasks_spawned: self.tasks_spawned.get(),
             tasks_live: self.tasks_live.get(),
+            slots_reserved: self.slots_reserved.get(),
+            slot_bytes_reserved: self.slot_bytes_reserved.get(),
             timers_live: self.timers_live.get(),
             panics: self.panics.get(),
         }
@@ -96,7 +101,7 @@ impl ShardMetrics {
 }
 
 /// What a shard had counted at one moment. Counters begin at zero when the shard starts and never fall;
-/// the two that say `live` are what there is now.
+/// the ones that say `live` or `reserved` are what there is now.
 ///
 /// Its `Display` is a table, one number a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +121,11 @@ pub struct Snapshot {
     pub tasks_spawned: u64,
     /// Tasks that have not ended.
     pub tasks_live: u64,
+    /// Slots for tasks that were ever in use. They are kept for later tasks: the high-water mark of
+    /// live tasks, for each size of a future, and of the shards whose memory this one has taken over.
+    pub slots_reserved: u64,
+    /// The memory of these slots, in bytes.
+    pub slot_bytes_reserved: u64,
     /// Timers that have neither expired nor been dropped.
     pub timers_live: u64,
     /// Panics of tasks that were caught.
@@ -132,6 +142,8 @@ impl fmt::Display for Snapshot {
             ("foreign wakes", self.foreign_wakes),
             ("tasks spawned", self.tasks_spawned),
             ("tasks live", self.tasks_live),
+            ("slots reserved", self.slots_reserved),
+            ("slot bytes", self.slot_bytes_reserved),
             ("timers live", self.timers_live),
             ("panics", self.panics),
         ];
@@ -154,10 +166,6 @@ struct Counter(AtomicU64);
 impl Counter {
     fn add(&self, count: u64) {
         self.set(self.get().wrapping_add(count));
-    }
-
-    fn sub(&self, count: u64) {
-        self.set(self.get().wrapping_sub(count));
     }
 
     fn set(&self, value: u64) {
@@ -183,8 +191,8 @@ mod tests {
         (0..4).for_each(|_| metrics.poll_ordinary());
         (0..5).for_each(|_| metrics.park());
         metrics.foreign_wakes(6);
-        (0..7).for_each(|_| metrics.task_spawned());
-        (0..4).for_each(|_| metrics.task_ended());
+        metrics.tasks(7, 3);
+        metrics.slots(10, 11);
         metrics.timers_live(20);
         metrics.timers_live(8);
         (0..9).for_each(|_| metrics.panic_caught());
@@ -196,6 +204,8 @@ mod tests {
             foreign_wakes: 6,
             tasks_spawned: 7,
             tasks_live: 3,
+            slots_reserved: 10,
+            slot_bytes_reserved: 11,
             timers_live: 8,
             panics: 9,
         };
@@ -231,9 +241,9 @@ mod tests {
         };
         let table = snapshot.to_string();
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines.len(), 9);
+        assert_eq!(lines.len(), 11);
         assert!(lines.iter().all(|line| line.len() == lines[0].len()));
         assert_eq!(lines[0], "turns                         12");
-        assert_eq!(lines[8], "panics                   3000000");
+        assert_eq!(lines[10], "panics                   3000000");
     }
 }

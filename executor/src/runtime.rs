@@ -135,7 +135,8 @@ impl Runtime {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
 
         let reactor = Reactor::new(&ring)?;
-        let mut homes = vec![Home::new(0, &reactor)];
+        let (home, tenancy) = Home::new(0, &reactor, builder.share);
+        let mut homes = vec![home];
         // An error from here on, or a panic of the hook, drops `starting`, which ends the
         // other threads.
         let starting = start_others(&builder, &ring, &cpus)?;
@@ -150,12 +151,7 @@ impl Runtime {
             .into_iter()
             .map(|start| start.begin(&handle))
             .collect();
-        let shard = Shard::new(
-            handle.home(0).clone(),
-            reactor,
-            builder.share,
-            handle.clone(),
-        );
+        let shard = Shard::new(handle.home(0).clone(), tenancy, reactor, handle.clone());
         Ok(Runtime {
             shard,
             others,
@@ -192,9 +188,9 @@ impl Runtime {
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);
         let mut output = None;
-        home.inbox.wake();
+        home.inbox().wake();
         let ran = self.shard.run(|| {
-            if !home.inbox.take_wake() {
+            if !home.inbox().take_wake() {
                 return false;
             }
             let _share = roundel_reactor::current::refill_budget();
@@ -330,7 +326,7 @@ fn note_end(report: &mut ShutdownReport, shard: usize, end: ShardEnd) {
     if end.tasks > 0 {
         let tasks = end.tasks;
         report.shards.push(format!(
-            "{tasks} tasks of shard {shard} could not be dropped"
+            "{tasks} tasks of shard {shard} were left at the deadline"
         ));
     }
 }
@@ -453,7 +449,7 @@ impl Life {
                 return;
             }
         };
-        let home = Home::new(self.index, &reactor);
+        let (home, tenancy) = Home::new(self.index, &reactor, self.share);
         if self.standing.send(Ok(home.clone())).is_err() {
             return;
         }
@@ -462,9 +458,9 @@ impl Life {
         };
         call_hook("on_thread_start", &self.on_thread_start);
         let pool = handle.pool().clone();
-        let shard = Shard::new(home.clone(), reactor, self.share, handle);
+        let shard = Shard::new(home.clone(), tenancy, reactor, handle);
         let entered = shard.enter(&pool);
-        if let Err(error) = shard.run(|| home.inbox.take_wake() && home.is_stopped()) {
+        if let Err(error) = shard.run(|| home.inbox().take_wake() && home.is_stopped()) {
             let index = self.index;
             say(format_args!(
                 "the ring of shard {index} has become unusable: {error}"

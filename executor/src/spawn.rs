@@ -31,8 +31,8 @@ pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
 {
-    let home = current::with(|shard| shard.home().clone()).expect(current::NO_SHARD);
-    task::spawn_local(&home, future)
+    let owner = current::owner().expect(current::NO_SHARD);
+    JoinHandle::new(task::spawn_local(owner, future))
 }
 
 /// Spawns a task on the shard with this number: `make` runs there and makes the future,
