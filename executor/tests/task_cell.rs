@@ -191,6 +191,31 @@ fn an_old_abort_handle_ends_nobody_else() {
     });
 }
 
+/// An abort that is on its way when its task ends does not reach the next task in the slot.
+#[test]
+fn an_abort_on_its_way_ends_nobody_else() {
+    async fn task(polls: u32) -> u32 {
+        for _ in 0..polls {
+            yield_now().await;
+        }
+        polls
+    }
+    runtime(1).block_on(async {
+        let first = spawn(task(0));
+        let abort = first.abort_handle();
+        let id = first.id();
+        drop(first);
+        // It runs after the first has ended, and takes its slot, for more than a turn.
+        let second = spawn(async { (spawn(task(1000)),) });
+        // The first is still queued: the abort waits in the inbox until it has run.
+        thread::spawn(move || abort.abort()).join().unwrap();
+        let (next,) = second.await.unwrap();
+        let slot = |id: &str| id.parse::<u64>().unwrap() as u32;
+        assert_eq!(slot(&next.id().to_string()), slot(&id.to_string()));
+        assert_eq!(next.await.unwrap(), 1000);
+    });
+}
+
 /// An abort from another thread reaches a task that waits for nothing, on a shard that sleeps.
 #[test]
 fn an_abort_from_elsewhere_ends_the_wait() {
