@@ -519,7 +519,7 @@ impl<O> Slots<O> {
             .filter(|slot| slot.generation == key.generation)
     }
 
-    #[inline]
+    #[inline(always)]
     fn remove(&mut self, key: Key) -> State<O> {
         let state = self.slab.remove(key.place as usize).state;
         if self.slab.is_empty() && self.slab.capacity() > PLACES_KEPT {

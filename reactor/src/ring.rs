@@ -205,13 +205,19 @@ impl Ring {
             }),
             Wait::No | Wait::Forever => None,
         };
-        let arg = GetEventsArg {
+        let arg = timespec.as_ref().map(|timespec| GetEventsArg {
             sigmask: 0,
             sigmask_size: 0,
             min_wait_usec: 0,
-            timespec: timespec
-                .as_ref()
-                .map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
+            timespec: std::ptr::from_ref(timespec) as u64,
+        });
+        // Without a timeout the kernel is spared the copy of an argument.
+        let (arg, arg_len) = match &arg {
+            Some(arg) => {
+                flags |= ENTER_EXT_ARG;
+                (std::ptr::from_ref(arg), size_of::<GetEventsArg>())
+            }
+            None => (std::ptr::null(), 0),
         };
         let wanted = u32::from(wait != Wait::No);
         // SAFETY: `arg` and the timespec it names live until the call returns; everything
@@ -222,9 +228,9 @@ impl Ring {
                 fd,
                 submit,
                 wanted,
-                flags | ENTER_EXT_ARG,
-                std::ptr::from_ref(&arg),
-                size_of::<GetEventsArg>(),
+                flags,
+                arg,
+                arg_len,
             )
         };
         u32::try_from(entered).map_err(|_| io::Error::last_os_error())
