@@ -5,7 +5,6 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -104,14 +103,14 @@ async fn serve_until_told(address: SocketAddr, totals: Arc<Totals>) -> Result<()
         let totals = totals.clone();
         ready.push(roundel::spawn_on(shard, move || async move {
             let listener = TcpListener::bind_reuseport(address).await?;
-            drop(roundel::spawn(serve(listener, totals)));
+            roundel::spawn(serve(listener, totals));
             io::Result::Ok(())
         }));
     }
     for shard in ready {
         shard.await??;
     }
-    drop(roundel::spawn(serve(listener, totals)));
+    roundel::spawn(serve(listener, totals));
     println!("listening on {address}");
     told.await?;
     Ok(())
@@ -134,12 +133,12 @@ async fn serve(listener: TcpListener, totals: Arc<Totals>) {
             Ok(stream) => {
                 totals.connections.fetch_add(1, Ordering::Relaxed);
                 let totals = totals.clone();
-                drop(roundel::spawn(async move {
-                    let echoed = Rc::new(Cell::new(0));
+                roundel::spawn(async move {
+                    let echoed = Cell::new(0);
                     // A client that vanishes is no concern of the others.
                     let _ = echo(&stream, &echoed).await;
                     totals.bytes.fetch_add(echoed.get(), Ordering::Relaxed);
-                }));
+                });
             }
             // The next accept waits a little if descriptors have run out.
             Err(error) => eprintln!("echo_server: accept: {error}"),

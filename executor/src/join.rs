@@ -51,7 +51,6 @@ impl fmt::Display for Id {
 /// [`SendJoinHandle`].
 ///
 /// Dropping this handle detaches the task, which goes on.
-#[must_use = "dropping it detaches the task; say so with `drop` or `let _`"]
 pub struct JoinHandle<T> {
     joining: Joining<T>,
 }
@@ -109,7 +108,6 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// [`spawn_blocking`](crate::spawn_blocking) and [`Handle::spawn`](crate::Handle::spawn).
 ///
 /// Dropping this handle detaches the task or job, which goes on.
-#[must_use = "dropping it detaches the task; say so with `drop` or `let _`"]
 pub struct SendJoinHandle<T>(Source<T>);
 
 enum Source<T> {

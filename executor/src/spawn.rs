@@ -162,7 +162,7 @@ where
 ///
 /// let log = Arc::new(Mutex::new(Vec::new()));
 /// let (first, second) = (log.clone(), log.clone());
-/// drop(roundel_executor::spawn_serial("log", move || first.lock().unwrap().push(1)));
+/// roundel_executor::spawn_serial("log", move || first.lock().unwrap().push(1));
 /// roundel_executor::spawn_serial("log", move || second.lock().unwrap().push(2)).await.unwrap();
 /// assert_eq!(*log.lock().unwrap(), [1, 2]);
 /// # });

@@ -21,10 +21,8 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::task::Waker;
 
-use io_uring::opcode;
-use slab::Slab;
-
 use crate::backend::Completion;
+use io_uring::opcode;
 
 /// An operation's name: its slot and which tenant of the slot it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +94,8 @@ pub(crate) enum Polled {
 }
 
 enum State<O> {
+    /// Nobody's; the next vacant place, or [`NO_PLACE`].
+    Vacant(u32),
     InFlight(Option<Waker>),
     Completed(Completion),
     /// Boxed, so that the slot of a single operation is one cache line.
@@ -137,7 +137,7 @@ impl<O> Slot<O> {
 
     fn is_in_flight(&self) -> bool {
         match &self.state {
-            State::Completed(_) => false,
+            State::Vacant(_) | State::Completed(_) => false,
             State::Many(many) => !many.ended,
             State::InFlight(_) | State::Orphaned(..) => true,
         }
@@ -146,7 +146,10 @@ impl<O> Slot<O> {
 
 /// All operations in flight, and those whose completion nobody took yet.
 pub(crate) struct Slots<O> {
-    slab: Slab<Slot<O>>,
+    places: Vec<Slot<O>>,
+    /// The first vacant place, or [`NO_PLACE`]: last in, first out, as its line is in the cache.
+    vacant: u32,
+    taken: usize,
     generation: u32,
     in_flight: usize,
 }
@@ -154,13 +157,21 @@ pub(crate) struct Slots<O> {
 /// The result of an operation that did nothing because a signal came.
 const INTERRUPTED: i32 = -libc::EINTR;
 
+/// Of vacant places: no operation has it, so a late key matches none of them.
+const NO_GENERATION: u32 = u32::MAX;
+
+/// The end of the list of vacant places.
+const NO_PLACE: u32 = u32::MAX;
+
 /// Places kept after a burst; beyond it an empty table gives its memory back.
 const PLACES_KEPT: usize = 4096;
 
 impl<O> Slots<O> {
     pub(crate) fn new() -> Self {
         Slots {
-            slab: Slab::new(),
+            places: Vec::new(),
+            vacant: NO_PLACE,
+            taken: 0,
             generation: 0,
             in_flight: 0,
         }
@@ -176,7 +187,7 @@ impl<O> Slots<O> {
     /// Whether more completions wait than may, and nobody has cancelled the operation yet.
     #[inline]
     pub(crate) fn exceeds_bound(&self, key: Key) -> bool {
-        match self.slab.get(key.place as usize) {
+        match self.get(key) {
             Some(slot) if slot.restarts => match &slot.state {
                 State::Many(many) => many.bound > 0 && many.queue.len() > many.bound,
                 _ => false,
@@ -187,8 +198,7 @@ impl<O> Slots<O> {
 
     /// Whether a cancel was asked for.
     pub(crate) fn is_cancelled(&self, key: Key) -> bool {
-        let slot = self.slab.get(key.place as usize);
-        slot.is_some_and(|slot| !slot.restarts)
+        self.get(key).is_some_and(|slot| !slot.restarts)
     }
 
     /// A place for a new operation (1). `many`: it completes more than once.
@@ -201,7 +211,7 @@ impl<O> Slots<O> {
         } else {
             State::InFlight(None)
         };
-        let place = self.slab.insert(Slot {
+        let slot = Slot {
             generation: self.generation,
             opcode,
             fd,
@@ -209,10 +219,31 @@ impl<O> Slots<O> {
             restarts: opcode != opcode::Close::CODE,
             closer: None,
             state,
-        });
+        };
         Key {
-            place: u32::try_from(place).expect("fewer than 4 billion operations fit in memory"),
+            place: self.place(slot),
             generation: self.generation,
+        }
+    }
+
+    #[inline]
+    fn place(&mut self, slot: Slot<O>) -> u32 {
+        self.taken += 1;
+        let place = self.vacant;
+        match self.places.get_mut(place as usize) {
+            Some(vacant) => {
+                let State::Vacant(next) = vacant.state else {
+                    unreachable!("the list has vacant places only")
+                };
+                self.vacant = next;
+                *vacant = slot;
+                place
+            }
+            None => {
+                let place = u32::try_from(self.places.len());
+                self.places.push(slot);
+                place.expect("fewer than 4 billion operations fit in memory")
+            }
         }
     }
 
@@ -223,7 +254,7 @@ impl<O> Slots<O> {
 
     /// How many places are taken: in flight, or completed and not yet claimed.
     pub(crate) fn len(&self) -> usize {
-        self.slab.len()
+        self.taken
     }
 
     /// Stores a completion (2, 6). Returns, besides, the waker of whoever closes the
@@ -267,7 +298,7 @@ impl<O> Slots<O> {
                 };
                 Action::Finish(orphan, ending)
             }
-            State::Completed(_) => {
+            State::Completed(_) | State::Vacant(_) => {
                 debug_assert!(false, "{completion:?} completes an operation again");
                 return (Action::Nothing, closer);
             }
@@ -319,7 +350,9 @@ impl<O> Slots<O> {
                 &mut many.waker
             }
             State::InFlight(waker) => waker,
-            State::Orphaned(..) => unreachable!("an orphan has no future that could poll it"),
+            State::Orphaned(..) | State::Vacant(_) => {
+                unreachable!("a future's slot is its own, and an orphan has none")
+            }
         };
         match kept {
             Some(kept) if kept.will_wake(waker) => Polled::Pending,
@@ -349,7 +382,7 @@ impl<O> Slots<O> {
     /// Whether a poll would find something.
     #[inline]
     pub(crate) fn is_ready(&self, key: Key) -> bool {
-        match self.slab.get(key.place as usize).map(|slot| &slot.state) {
+        match self.get(key).map(|slot| &slot.state) {
             Some(State::Completed(_)) => true,
             Some(State::Many(many)) => many.ended || !many.queue.is_empty(),
             _ => false,
@@ -358,7 +391,7 @@ impl<O> Slots<O> {
 
     /// How many completions wait to be taken.
     pub(crate) fn queued(&self, key: Key) -> usize {
-        match self.slab.get(key.place as usize).map(|slot| &slot.state) {
+        match self.get(key).map(|slot| &slot.state) {
             Some(State::Many(many)) => many.queue.len(),
             _ => 0,
         }
@@ -376,7 +409,7 @@ impl<O> Slots<O> {
 
     /// When the operation's entry was staged.
     pub(crate) fn staged_at(&self, key: Key) -> u64 {
-        self.slab[key.place as usize].staged_at
+        self.places[key.place as usize].staged_at
     }
 
     /// The future goes (4), or has to hand the operation over.
@@ -392,7 +425,7 @@ impl<O> Slots<O> {
         match self.remove(key) {
             State::Completed(completion) => Abandoned::Over(Ending::One(completion)),
             State::Many(many) => Abandoned::Over(Ending::Many(many.queue)),
-            State::InFlight(_) | State::Orphaned(..) => {
+            State::InFlight(_) | State::Orphaned(..) | State::Vacant(_) => {
                 unreachable!("in flight was answered, and an orphan has no future")
             }
         }
@@ -407,7 +440,7 @@ impl<O> Slots<O> {
         let (waker, many) = match &mut slot.state {
             State::InFlight(waker) => (waker.take(), None),
             State::Many(many) => (many.waker.take(), Some(std::mem::take(many))),
-            State::Completed(_) | State::Orphaned(..) => {
+            State::Completed(_) | State::Orphaned(..) | State::Vacant(_) => {
                 unreachable!("the slot was just found in flight")
             }
         };
@@ -424,7 +457,7 @@ impl<O> Slots<O> {
         match self.remove(key) {
             State::InFlight(waker) => [waker, closer],
             State::Many(many) => [many.waker, closer],
-            State::Completed(_) | State::Orphaned(..) => [None, closer],
+            State::Completed(_) | State::Orphaned(..) | State::Vacant(_) => [None, closer],
         }
     }
 
@@ -437,7 +470,7 @@ impl<O> Slots<O> {
 
     /// The operations on a descriptor: in flight, or completed and not yet claimed.
     pub(crate) fn on_descriptor(&self, fd: RawFd) -> impl Iterator<Item = Key> {
-        let on_it = self.slab.iter().filter(move |(_, slot)| slot.fd == fd);
+        let on_it = self.all().filter(move |(_, slot)| slot.fd == fd);
         on_it.map(|(place, slot)| slot.key(place))
     }
 
@@ -450,25 +483,24 @@ impl<O> Slots<O> {
 
     /// Everything in flight.
     pub(crate) fn in_flight_keys(&self) -> impl Iterator<Item = Key> {
-        let in_flight = self.slab.iter().filter(|(_, slot)| slot.is_in_flight());
+        let in_flight = self.all().filter(|(_, slot)| slot.is_in_flight());
         in_flight.map(|(place, slot)| slot.key(place))
     }
 
     /// Whether the kernel still has an operation; `None` if it is over and claimed.
     pub(crate) fn is_in_flight(&self, key: Key) -> Option<bool> {
-        let slot = self.slab.get(key.place as usize)?;
-        (slot.generation == key.generation).then(|| slot.is_in_flight())
+        self.get(key).map(Slot::is_in_flight)
     }
 
     /// Opcode and descriptor of everything in flight, for a report.
     pub(crate) fn named_in_flight(&self) -> impl Iterator<Item = (u8, RawFd)> {
-        let in_flight = self.slab.iter().filter(|(_, slot)| slot.is_in_flight());
+        let in_flight = self.all().filter(|(_, slot)| slot.is_in_flight());
         in_flight.map(|(_, slot)| (slot.opcode, slot.fd))
     }
 
     /// Rewrites completions that nobody took yet; for the end of the reactor.
     pub(crate) fn rewrite_unclaimed(&mut self, mut rewrite: impl FnMut(u8, &mut Completion)) {
-        for (_, slot) in &mut self.slab {
+        for slot in &mut self.places {
             match &mut slot.state {
                 State::Completed(completion) => rewrite(slot.opcode, completion),
                 State::Many(many) | State::Orphaned(_, Some(many)) => {
@@ -476,7 +508,7 @@ impl<O> Slots<O> {
                         rewrite(slot.opcode, completion);
                     }
                 }
-                State::InFlight(_) | State::Orphaned(_, None) => {}
+                State::InFlight(_) | State::Orphaned(_, None) | State::Vacant(_) => {}
             }
         }
     }
@@ -484,12 +516,12 @@ impl<O> Slots<O> {
     /// Takes the wakers of all who wait; for the end of the reactor.
     pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
-        for (_, slot) in &mut self.slab {
+        for slot in &mut self.places {
             wakers.extend(slot.closer.take().map(|closer| *closer));
             match &mut slot.state {
                 State::InFlight(waker) => wakers.extend(waker.take()),
                 State::Many(many) => wakers.extend(many.waker.take()),
-                State::Completed(_) | State::Orphaned(..) => {}
+                State::Completed(_) | State::Orphaned(..) | State::Vacant(_) => {}
             }
         }
         wakers
@@ -497,33 +529,49 @@ impl<O> Slots<O> {
 
     /// Takes the orphans that are still in flight, to be leaked.
     pub(crate) fn take_orphans(&mut self) -> Vec<O> {
-        let places: Vec<usize> = self
-            .slab
-            .iter()
-            .filter(|(_, slot)| matches!(slot.state, State::Orphaned(..)))
-            .map(|(place, _)| place)
-            .collect();
-        places
-            .into_iter()
-            .filter_map(|place| match self.slab.remove(place).state {
+        let orphaned = |(_, slot): &(usize, &Slot<O>)| matches!(slot.state, State::Orphaned(..));
+        let keys = self.all().filter(orphaned);
+        let keys: Vec<Key> = keys.map(|(place, slot)| slot.key(place)).collect();
+        let states = keys.into_iter().map(|key| self.remove(key));
+        states
+            .filter_map(|state| match state {
                 State::Orphaned(orphan, _) => Some(orphan),
                 _ => None,
             })
             .collect()
     }
 
-    #[inline]
-    fn get_mut(&mut self, key: Key) -> Option<&mut Slot<O>> {
-        self.slab
-            .get_mut(key.place as usize)
-            .filter(|slot| slot.generation == key.generation)
+    /// Every place that is taken.
+    fn all(&self) -> impl Iterator<Item = (usize, &Slot<O>)> {
+        let taken = |(_, slot): &(usize, &Slot<O>)| !matches!(slot.state, State::Vacant(_));
+        self.places.iter().enumerate().filter(taken)
     }
 
-    #[inline(always)]
+    #[inline]
+    fn get(&self, key: Key) -> Option<&Slot<O>> {
+        let slot = self.places.get(key.place as usize)?;
+        (slot.generation == key.generation).then_some(slot)
+    }
+
+    #[inline]
+    fn get_mut(&mut self, key: Key) -> Option<&mut Slot<O>> {
+        let slot = self.places.get_mut(key.place as usize)?;
+        (slot.generation == key.generation).then_some(slot)
+    }
+
+    /// Frees the place of an operation that is over.
+    #[inline]
     fn remove(&mut self, key: Key) -> State<O> {
-        let state = self.slab.remove(key.place as usize).state;
-        if self.slab.is_empty() && self.slab.capacity() > PLACES_KEPT {
-            self.slab = Slab::new();
+        let slot = &mut self.places[key.place as usize];
+        debug_assert_eq!(slot.generation, key.generation, "whose place it is");
+        slot.generation = NO_GENERATION;
+        slot.closer = None;
+        let state = std::mem::replace(&mut slot.state, State::Vacant(self.vacant));
+        self.vacant = key.place;
+        self.taken -= 1;
+        if self.taken == 0 && self.places.capacity() > PLACES_KEPT {
+            self.places = Vec::new();
+            self.vacant = NO_PLACE;
         }
         state
     }
@@ -1018,11 +1066,11 @@ mod tests {
                 let _ = slots.withdraw(key);
             }
         }
-        assert_eq!(slots.slab.capacity(), 0);
+        assert_eq!(slots.places.capacity(), 0);
         for _ in 0..1000 {
             let key = slots.insert(opcode::Nop::CODE, -1, false, 0);
             let _ = slots.withdraw(key);
         }
-        assert!(slots.slab.capacity() < 16, "places are used again");
+        assert!(slots.places.capacity() < 16, "places are used again");
     }
 }

@@ -307,55 +307,56 @@ impl Reactor {
         restart: impl FnOnce() -> Entry,
     ) -> Poll<Completion> {
         match self.poll_slot(key, cx) {
-            Polled::Ready(completion) => return Poll::Ready(completion),
-            Polled::Interrupted => {
+            (Polled::Ready(completion), _) => return Poll::Ready(completion),
+            (Polled::Interrupted, _) => {
                 // Foreign code: it comes first, so that its panic changes nothing.
                 let entry = restart().with_user_data(key.user_data());
                 self.restart(key, entry);
-                if let Polled::Ready(completion) = self.poll_slot(key, cx) {
+                if let (Polled::Ready(completion), _) = self.poll_slot(key, cx) {
                     return Poll::Ready(completion);
                 }
             }
-            Polled::Pending | Polled::NewWaker | Polled::Deferred => {}
-            Polled::Item(_) | Polled::Ended => {
+            (Polled::Deferred, _) => {}
+            (Polled::Pending | Polled::NewWaker, ended) => assert!(
+                !ended,
+                "this operation's runtime has ended, and the kernel may still own its buffer"
+            ),
+            (Polled::Item(_) | Polled::Ended, _) => {
                 unreachable!("a single operation has one completion")
             }
         }
-        assert!(
-            !self.has_ended() || self.is_ready(key),
-            "this operation's runtime has ended, and the kernel may still own its buffer"
-        );
         Poll::Pending
     }
 
     /// Polls a multishot operation.
     pub(crate) fn poll_next(&self, key: Key, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
         match self.poll_slot(key, cx) {
-            Polled::Item(completion) => Poll::Ready(Some(completion)),
-            Polled::Ended => Poll::Ready(None),
-            Polled::Deferred => Poll::Pending,
-            Polled::Pending | Polled::NewWaker if self.has_ended() => Poll::Ready(None),
-            Polled::Pending | Polled::NewWaker => Poll::Pending,
-            Polled::Ready(_) | Polled::Interrupted => {
+            (Polled::Item(completion), _) => Poll::Ready(Some(completion)),
+            (Polled::Ended, _) => Poll::Ready(None),
+            (Polled::Deferred, _) => Poll::Pending,
+            (Polled::Pending | Polled::NewWaker, true) => Poll::Ready(None),
+            (Polled::Pending | Polled::NewWaker, false) => Poll::Pending,
+            (Polled::Ready(_) | Polled::Interrupted, _) => {
                 unreachable!("a multishot's slot stays until it is dropped")
             }
         }
     }
 
     /// Takes what is there, or keeps the waker, or calls it if the task's share is used up.
+    /// Says besides whether the ring is closed.
     #[inline]
-    fn poll_slot(&self, key: Key, cx: &mut Context<'_>) -> Polled {
-        let polled = {
-            let mut core = self.core.borrow_mut();
-            let slots = &mut core.slots;
-            slots.poll(key, cx.waker(), current::take_from_budget)
+    fn poll_slot(&self, key: Key, cx: &mut Context<'_>) -> (Polled, bool) {
+        let (polled, ended) = {
+            let core = &mut *self.core.borrow_mut();
+            let polled = core.slots.poll(key, cx.waker(), current::take_from_budget);
+            (polled, core.backend.is_none())
         };
         match polled {
             Polled::NewWaker => self.keep_waker(key, cx),
             Polled::Deferred => cx.waker().wake_by_ref(),
             _ => {}
         }
-        polled
+        (polled, ended)
     }
 
     /// The clone and the drop of a waker are foreign code: the reactor is free meanwhile.
