@@ -64,6 +64,8 @@ pub unsafe trait Operation: 'static {
 pub struct Op<T: Operation> {
     reactor: Rc<Reactor>,
     key: Key,
+    /// Its slot has no waker yet, and most likely no completion either.
+    fresh: bool,
     /// `None` once it is over.
     operation: Option<T>,
 }
@@ -77,6 +79,7 @@ impl<T: Operation> Op<T> {
         Op {
             reactor,
             key,
+            fresh: true,
             operation: Some(operation),
         }
     }
@@ -90,6 +93,7 @@ impl<T: Operation> Op<T> {
         Op {
             reactor: self.reactor.clone(),
             key: self.key,
+            fresh: self.fresh,
             operation: Some(map(operation)),
         }
     }
@@ -110,6 +114,11 @@ impl<T: Operation> Future for Op<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
         let this = self.get_mut();
         let operation = this.operation.as_mut().expect("polled after it resolved");
+        // Polled for the first time, usually in the breath that submitted it: there is nothing
+        // to look for, and a waker to leave.
+        if std::mem::take(&mut this.fresh) && !this.reactor.keep_waker(this.key, cx) {
+            return Poll::Pending;
+        }
         let polled = this.reactor.poll(this.key, cx, || operation.entry());
         let Poll::Ready(completion) = polled else {
             return Poll::Pending;

@@ -351,27 +351,27 @@ impl Reactor {
             let polled = core.slots.poll(key, cx.waker(), current::take_from_budget);
             (polled, core.backend.is_none())
         };
-        match polled {
-            Polled::NewWaker => self.keep_waker(key, cx),
-            Polled::Deferred => cx.waker().wake_by_ref(),
-            _ => {}
+        let used_up = polled == Polled::Deferred;
+        if used_up || polled == Polled::NewWaker && self.keep_waker(key, cx) {
+            // Its turn comes again, or it came while the waker was cloned.
+            cx.waker().wake_by_ref();
         }
         (polled, ended)
     }
 
-    /// The clone and the drop of a waker are foreign code: the reactor is free meanwhile.
+    /// Leaves a waker; true if there is something to take already. The clone and the drop of a
+    /// waker are foreign code: the reactor is free meanwhile.
     #[inline]
-    fn keep_waker(&self, key: Key, cx: &mut Context<'_>) {
+    pub(crate) fn keep_waker(&self, key: Key, cx: &mut Context<'_>) -> bool {
         let waker = cx.waker().clone();
         let (unused, ready) = {
-            let slots = &mut self.core.borrow_mut().slots;
-            (slots.keep_waker(key, waker), slots.is_ready(key))
+            let core = &mut *self.core.borrow_mut();
+            let unused = core.slots.keep_waker(key, waker);
+            // After the end there is nothing to wait for.
+            (unused, core.slots.is_ready(key) || core.backend.is_none())
         };
         drop(unused);
-        if ready {
-            // It came while the waker was cloned.
-            cx.waker().wake_by_ref();
-        }
+        ready
     }
 
     /// Stages an interrupted operation again, if the ring is open; else it ends as cancelled.
