@@ -137,13 +137,13 @@ fn the_environment_replaces_auto_only() {
     if std::env::var_os(CHILD).is_some() {
         let one = || Builder::new().cores(Cores::Count(1));
         let report = one().build().unwrap().report();
-        assert_eq!(report.mode, RingMode::Defer);
+        assert_eq!(report.mode, RingMode::SqPoll);
         assert_eq!(report.cpus, [None], "one shard is not pinned");
-        let explicit = one().ring(RingMode::SqPoll).build().unwrap();
-        assert_eq!(explicit.report().mode, RingMode::SqPoll);
+        let explicit = one().ring(RingMode::Defer).build().unwrap();
+        assert_eq!(explicit.report().mode, RingMode::Defer);
         return;
     }
-    with_ring("the_environment_replaces_auto_only", "defer".as_ref());
+    with_ring("the_environment_replaces_auto_only", "sqpoll".as_ref());
 }
 
 /// A name in the environment that is none is refused, and named, also one that is no text; a mode that

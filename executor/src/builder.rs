@@ -139,6 +139,9 @@ impl Builder {
 
     /// Starts the shards.
     ///
+    /// While the memory that may be locked is short, this waits up to two seconds for that of
+    /// rings just closed to come back, and then takes smaller rings.
+    ///
     /// # Errors
     ///
     /// If a ring is not to be had (the text names the usual cause and the limits in

@@ -35,8 +35,8 @@ use crate::task::{contain, log_panic, say};
 const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long the drop of a runtime may take.
 const DROP_DEADLINE: Duration = Duration::from_millis(500);
-/// What a shard's thread gets beyond the deadline to report.
-const REPORT_GRACE: Duration = Duration::from_millis(200);
+/// What of the time for a shutdown is kept for other shards' reports, at most a fifth of it.
+const REPORT_TIME: Duration = Duration::from_millis(100);
 
 /// The shards of a program, and its blocking pool.
 ///
@@ -100,7 +100,7 @@ impl fmt::Display for ShutdownReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Which ring serves the shards.
+    /// Which ring serves the shards: for `Auto` what was chosen.
     pub mode: RingMode,
     /// The CPU of each shard, if it is pinned.
     pub cpus: Vec<Option<usize>>,
@@ -156,7 +156,7 @@ impl Runtime {
             shard,
             others,
             handle,
-            mode: ring.mode,
+            mode: ring.mode.chosen(),
             cpu: cpus[0],
             cpus,
             on_thread_stop: builder.on_thread_stop,
@@ -259,10 +259,11 @@ impl Runtime {
         // A timeout too long for the clock is a long one.
         let now = Instant::now();
         let deadline = now.checked_add(timeout).unwrap_or(now + LONG);
+        let others_deadline = deadline - (timeout / 5).min(REPORT_TIME);
         self.shard.home().stop();
         for (index, other) in self.others.iter().enumerate() {
             // A shard that is gone already cannot be told, and need not.
-            let _ = other.deadline.send(deadline);
+            let _ = other.deadline.send(others_deadline);
             self.handle.home(index + 1).stop();
         }
         let mut report = ShutdownReport::default();
@@ -276,7 +277,7 @@ impl Runtime {
             drop(suspended);
         }
         for (index, other) in self.others.iter().enumerate() {
-            let left = (deadline + REPORT_GRACE).saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             match other.end.recv_timeout(left) {
                 Ok(end) => note_end(&mut report, index + 1, end),
                 Err(RecvTimeoutError::Timeout) => report

@@ -103,6 +103,9 @@ pub fn shard() -> usize {
 
 /// Runs a closure that may block on the pool's unbound account, and gives its value.
 ///
+/// Inside the closure there is no shard: to spawn tasks from it, take [`Handle::current`]
+/// along. [`spawn_blocking`] itself works there.
+///
 /// While the account is full the job waits for room when it is awaited. Dropping the handle
 /// detaches the job; [`abort`](SendJoinHandle::abort) takes it back if it has not begun. A
 /// job that never returns is abandoned at shutdown, and named.

@@ -222,12 +222,7 @@ mod tests {
             let wanted = tokens(&format!(".cores(::roundel::{variant})")).to_string();
             assert!(expanded.to_string().contains(&wanted), "{expanded}");
         }
-        for (value, variant) in [
-            ("auto", "Auto"),
-            ("sqpoll", "SqPoll"),
-            ("defer", "Defer"),
-            ("poll", "Poll"),
-        ] {
+        for (value, variant) in [("auto", "Auto"), ("sqpoll", "SqPoll"), ("defer", "Defer")] {
             let expanded = expand(
                 Attribute::Main,
                 tokens(&format!("ring = \"{value}\"")),

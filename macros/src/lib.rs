@@ -41,7 +41,7 @@ use expand::Attribute;
 /// | key | value | without it |
 /// |---|---|---|
 /// | `cores` | `"all"`, a number of cores such as `2`, or a list of CPU numbers such as `[0, 1]` | `"all"`: each CPU the process may use |
-/// | `ring` | `"auto"`, `"sqpoll"`, `"defer"` or `"poll"`: the mode of the shards' rings | `"auto"` |
+/// | `ring` | `"auto"`, `"sqpoll"` or `"defer"`: the mode of the shards' rings | `"auto"` |
 /// | `entries` | a number: entries in the submission queue of a ring | the builder's default |
 /// | `name` | a string: what the runtime's threads are called | the builder's default |
 /// | `crate` | a string: the path under which roundel is found, for a crate that re-exports it | `"::roundel"` |

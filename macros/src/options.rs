@@ -11,12 +11,7 @@ use syn::{Error, Expr, ExprLit, Ident, Lit, LitInt, LitStr, Path, Token, parse_q
 const KEYS: [&str; 5] = ["cores", "ring", "entries", "name", "crate"];
 
 /// The values of `ring`, each with the variant of `RingMode` that it stands for.
-const RINGS: [(&str, &str); 4] = [
-    ("auto", "Auto"),
-    ("sqpoll", "SqPoll"),
-    ("defer", "Defer"),
-    ("poll", "Poll"),
-];
+const RINGS: [(&str, &str); 3] = [("auto", "Auto"), ("sqpoll", "SqPoll"), ("defer", "Defer")];
 
 /// The shards asked for.
 #[derive(Debug, PartialEq)]

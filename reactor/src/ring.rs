@@ -44,6 +44,14 @@ pub enum RingMode {
 }
 
 impl RingMode {
+    /// The mode that serves: [`Auto`](Self::Auto) is [`Defer`](Self::Defer) in this version.
+    pub fn chosen(self) -> Self {
+        match self {
+            RingMode::Auto => RingMode::Defer,
+            mode => mode,
+        }
+    }
+
     /// The mode by the name that the environment variable `ROUNDEL_RING` and the
     /// attributes use.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -417,14 +425,14 @@ fn patiently(
             Err(error) => error,
         };
         if error.raw_os_error() != Some(libc::ENOMEM) {
-            return Err(limits::explain(&error, size));
+            return Err(limits::explain(&error, entries));
         }
         if Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
         } else if size / 2 >= ENTRIES_MIN {
             size /= 2;
         } else {
-            return Err(limits::explain(&error, size));
+            return Err(limits::explain(&error, entries));
         }
     }
 }

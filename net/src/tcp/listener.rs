@@ -122,7 +122,8 @@ impl TcpListener {
     /// Connections that died before they were taken are passed over.
     ///
     /// Dropping this future loses no client: the accept stays with the listener, and what
-    /// it brings goes to the next call.
+    /// it brings goes to the next call. One that was polled keeps its place in the line until
+    /// it resolves or is dropped, so do not keep it without polling it while others accept.
     ///
     /// # Errors
     ///

@@ -26,6 +26,12 @@ use super::split::{OwnedReadHalf, OwnedWriteHalf, split};
 /// dropped read (`select!`, a timeout) the next one gets those bytes, in order. Only the
 /// buffer of the dropped read does not come back.
 ///
+/// A read that was polled keeps its place in the line until it resolves or is dropped: one
+/// that is kept without being polled, or forgotten, holds up the reads behind it.
+///
+/// **It stays on its shard.** To serve connections on all shards let each have a listener,
+/// bound with [`TcpListener::bind_reuseport`](crate::TcpListener::bind_reuseport).
+///
 /// **Writes keep their order.** One send is in flight at a time, and calls go in the order
 /// in which they asked. A dropped write is cancelled, and may have sent a part; the next
 /// write or shutdown starts after the kernel's last word on it.
@@ -113,6 +119,9 @@ impl TcpStream {
 
     /// Fills the buffer up to its capacity. Ring operation `RECV` (Linux 5.6+), repeated.
     ///
+    /// A vector may have a larger capacity than was asked for, and a used one has all of its
+    /// own: lend `buf.slice_mut(..n)` where the length has to be exact, as for a header.
+    ///
     /// With an error, too, the buffer comes back holding what had arrived.
     ///
     /// Dropping this future drops the buffer with the parts that had arrived; only the part
@@ -166,8 +175,8 @@ impl TcpStream {
 
     /// Closes the connection for all tasks that use it: cancels what is in flight, waits
     /// until the kernel is finished with the socket, and closes it (ring operation `CLOSE`,
-    /// Linux 5.6+). Reads and writes that were waiting end with an error; later calls fail
-    /// with `NotConnected`. To let writes finish, [`shutdown`](Self::shutdown) writing
+    /// Linux 5.6+). Reads and writes that were waiting end with the error of a cancelled
+    /// operation (`ECANCELED`); later calls fail with `NotConnected`. To let writes finish, [`shutdown`](Self::shutdown) writing
     /// first. Dropping the stream closes, too, but without a report.
     ///
     /// Dropping this future leaves the stream unusable; it is closed when it is dropped.
@@ -206,7 +215,8 @@ impl TcpStream {
 }
 
 impl AsFd for TcpStream {
-    /// For synchronous calls such as setting options. Do not read or write through it, do
+    /// For synchronous calls such as setting options. Do not read or write through it or a
+    /// duplicate of it (what a dropped read still brings belongs to this stream), do
     /// not make it non-blocking, and do not use it after [`close`](TcpStream::close).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.fd.as_fd()
