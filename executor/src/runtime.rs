@@ -35,7 +35,8 @@ use crate::task::{contain, log_panic, say};
 const LONG: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long the drop of a runtime may take.
 const DROP_DEADLINE: Duration = Duration::from_millis(500);
-/// What of the time for a shutdown is kept for other shards' reports, at most a fifth of it.
+/// What of the time for a shutdown is kept for other shards' reports, at most a fifth of it; and
+/// what they get for a last pass over their tasks if there is less time than that.
 const REPORT_TIME: Duration = Duration::from_millis(100);
 
 /// The shards of a program, and its blocking pool.
@@ -248,6 +249,9 @@ impl Runtime {
     /// Ends the runtime within `timeout`: every task's future is dropped on its shard,
     /// every operation is cancelled, queued blocking jobs are dropped. What does not end in
     /// time is abandoned and named in the report.
+    ///
+    /// Every shard passes over its tasks once more however little time there is, and is given
+    /// a tenth of a second for that.
     pub fn shutdown(self, timeout: Duration) -> ShutdownReport {
         self.end(timeout)
     }
@@ -277,7 +281,8 @@ impl Runtime {
             drop(suspended);
         }
         for (index, other) in self.others.iter().enumerate() {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let until = deadline.max(now + REPORT_TIME);
+            let left = until.saturating_duration_since(Instant::now());
             match other.end.recv_timeout(left) {
                 Ok(end) => note_end(&mut report, index + 1, end),
                 Err(RecvTimeoutError::Timeout) => report

@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn wrong_values() {
         let cores = "`cores` is `\"all\"`, a number of cores, or a list of CPUs such as `[0, 1]`";
-        let ring = "`ring` is one of the strings `auto`, `sqpoll`, `defer` and `poll`";
+        let ring = "`ring` is one of the strings `auto`, `sqpoll` and `defer`";
         let entries = "`entries` is a number of ring entries, such as `256`";
         let path = "`crate` is the path of roundel as a string, such as `\"::roundel\"`";
         for (keys, expected) in [
